@@ -1,0 +1,3 @@
+"""grpo: one TOML file becomes a GRPO training run."""
+
+__version__ = "0.1.0"

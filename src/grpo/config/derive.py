@@ -1,0 +1,258 @@
+"""Numbers that follow from other keys: every formula of the configuration, each in one place.
+
+Units: groups (prompts), responses (samples), optimizer steps, tokens. A function returns what was given if the key was
+given, else the derived value with its arithmetic. Each may raise :class:`~grpo.config.settings.BadKey`.
+"""
+
+from __future__ import annotations
+
+import math
+
+from grpo.config.provenance import Sourced, derived, taken
+from grpo.config.settings import Settings
+
+
+def collection_responses(settings: Settings) -> int:
+    """Responses of one collection: ``rollout_batch_size x samples_per_prompt``."""
+    return settings.value("inference.rollout_batch_size") * settings.value("inference.samples_per_prompt")
+
+
+def global_batch_size(settings: Settings) -> Sourced:
+    """Responses of one optimizer step; by default the whole collection."""
+    if settings.given("inference.global_batch_size"):
+        return taken(settings, "inference.global_batch_size")
+    groups, samples = settings.value("inference.rollout_batch_size"), settings.value("inference.samples_per_prompt")
+    return derived(
+        groups * samples,
+        "inference.global_batch_size",
+        f"{groups} groups x {samples} samples = {groups * samples} responses",
+        "inference.rollout_batch_size",
+        "inference.samples_per_prompt",
+    )
+
+
+def steps_per_collection(settings: Settings) -> Sourced:
+    """Optimizer steps of one collection: ``rollout_batch_size x samples_per_prompt / global_batch_size``.
+
+    The division is exact in a valid configuration; :mod:`grpo.config.checks` sees to it.
+    """
+    responses, batch = collection_responses(settings), global_batch_size(settings).value
+    return derived(
+        responses // batch,
+        "inference.global_batch_size",
+        f"{responses} responses / {batch} a step = {responses // batch} steps",
+        "inference.rollout_batch_size",
+        "inference.samples_per_prompt",
+        "inference.global_batch_size",
+    )
+
+
+def max_response_length(settings: Settings) -> Sourced:
+    """Tokens of a response: half of the context, or what a given prompt limit leaves of it."""
+    key = "inference.max_response_length"
+    if settings.given(key):
+        return taken(settings, key)
+    context, prompt = settings.value("inference.max_context_length"), settings.get("miles.rollout_max_prompt_len")
+    if prompt.given:
+        left = context - prompt.value
+        text = f"{context} context - {prompt.value} prompt = {left} tokens"
+        return derived(left, key, text, "inference.max_context_length", "miles.rollout_max_prompt_len")
+    half = context // 2
+    return derived(half, key, f"{context} context / 2 = {half} tokens", "inference.max_context_length")
+
+
+def eval_max_response_length(settings: Settings) -> Sourced:
+    """Tokens of a response in evaluation; by default as in training."""
+    key = "inference.eval_max_response_length"
+    if settings.given(key):
+        return taken(settings, key)
+    length = max_response_length(settings).value
+    return derived(length, key, f"as in training = {length} tokens", "inference.max_response_length")
+
+
+def max_prompt_length(settings: Settings) -> Sourced:
+    """Tokens of a prompt: what the longer of the two response limits leaves of the context."""
+    key = "miles.rollout_max_prompt_len"
+    if settings.given(key):
+        return taken(settings, key)
+    context = settings.value("inference.max_context_length")
+    response = max(max_response_length(settings).value, eval_max_response_length(settings).value)
+    return derived(
+        context - response,
+        key,
+        f"{context} context - {response} response = {context - response} tokens",
+        "inference.max_context_length",
+        "inference.max_response_length",
+        "inference.eval_max_response_length",
+    )
+
+
+def asynchronous(settings: Settings) -> Sourced:
+    """Whether generation goes on while the learner trains: ``async.fully_async``, or low-level a lag above 0."""
+    key = "async.fully_async"
+    if settings.given(key) or not settings.low_level:
+        return taken(settings, key)
+    lag = settings.value("async.max_weight_staleness") or 0
+    text = f"core.max_policy_lag {lag} > 0" if lag else "core.max_policy_lag is 0"
+    return derived(lag > 0, key, text, "core.max_policy_lag")
+
+
+def max_policy_lag(settings: Settings) -> Sourced:
+    """Optimizer steps: structured asynchronous runs 6, all others 0."""
+    key = "async.max_weight_staleness"
+    if settings.given(key):
+        return taken(settings, key)
+    if asynchronous(settings).value and not settings.low_level:
+        return derived(6, key, "default of an asynchronous run = 6 steps", "async.fully_async")
+    return derived(0, key, "default of a synchronous or low-level run = 0 steps", "async.fully_async")
+
+
+def publication_mode(settings: Settings) -> Sourced:
+    """Structured asynchronous runs refresh, all others barrier."""
+    key = "core.publication_mode"
+    if settings.given(key):
+        return taken(settings, key)
+    if asynchronous(settings).value and not settings.low_level:
+        return derived("refresh", key, "default of an asynchronous run", "async.fully_async")
+    return derived("barrier", key, "default of a synchronous or low-level run", "async.fully_async")
+
+
+def placement_mode(settings: Settings) -> Sourced:
+    """Disaggregated for the local engine, which holds weights of its own; else colocated."""
+    key = "inference.placement_mode"
+    if settings.given(key):
+        return taken(settings, key)
+    local = settings.value("inference.backend") == "local"
+    mode = "disaggregated" if local else "colocated"
+    return derived(
+        mode, key, f"default of inference.backend {settings.value('inference.backend')}", "inference.backend"
+    )
+
+
+def correction(settings: Settings) -> Sourced:
+    """Importance correction to the policy that sampled: ``tis`` unless another is asked for."""
+    key = "async.off_policy_correction"
+    if not settings.given(key) and not settings.value("miles.use_tis"):
+        return derived("none", key, "miles.use_tis is false", "miles.use_tis")
+    return taken(settings, key)
+
+
+def advantage_std(settings: Settings) -> Sourced:
+    """Whether advantages are divided by the group's standard deviation: low-level yes, structured no."""
+    key = "miles.disable_grpo_std_normalization"
+    setting = settings.get(key)
+    if setting.given:
+        origin = taken(settings, key)
+        return Sourced(not origin.value, origin.kind, origin.key, origin.place, "not disabled" * (not origin.value))
+    if settings.low_level:
+        return derived(True, key, "default of a low-level run: divided by the group's standard deviation")
+    return derived(False, key, "default with workflow sections: not divided")
+
+
+def max_groups_in_system(settings: Settings) -> Sourced:
+    """Groups admitted and not yet trained or ended: the pacing cap.
+
+    ``(floor(max_policy_lag / steps_per_collection) + 1) x rollout_batch_size``: with FIFO, group number ``n`` of the
+    system is trained ``floor(n / rollout_batch_size)`` collections from now, each ``steps_per_collection`` versions
+    long, so none of this many can age out for lack of a consumer. ``async_max_concurrent_samples``, rounded up to
+    whole groups, bounds it further, but never below one collection, which the learner needs.
+    """
+    key = "async.async_max_concurrent_samples"
+    groups = settings.value("inference.rollout_batch_size")
+    if not asynchronous(settings).value:
+        return derived(groups, key, f"synchronous: one collection = {groups} groups", "inference.rollout_batch_size")
+    lag, steps = max_policy_lag(settings).value, max(1, steps_per_collection(settings).value)
+    cap = (lag // steps + 1) * groups
+    text = f"(floor({lag} lag / {steps} steps) + 1) x {groups} groups = {cap}"
+    inputs = ["async.max_weight_staleness", "inference.global_batch_size", "inference.rollout_batch_size"]
+    limit = settings.get(key)
+    if limit.value is not None:
+        samples = settings.value("inference.samples_per_prompt")
+        bound = max(groups, -(-limit.value // samples))
+        inputs.append(key)
+        if bound < cap:
+            text = f"min({text}, max({groups}, ceil({limit.value} responses / {samples})) = {bound}) = {bound}"
+            cap = bound
+    return derived(cap, key, text, *inputs)
+
+
+def buffer_groups(settings: Settings) -> Sourced:
+    """Capacity of the buffer: ``max(rollout_batch_size, floor(capacity_factor x rollout_batch_size))`` groups."""
+    key = "async.async_data_buffer_capacity_factor"
+    factor, groups = settings.value(key), settings.value("inference.rollout_batch_size")
+    capacity = max(groups, math.floor(factor * groups))
+    text = f"max({groups}, floor({factor:g} x {groups})) = {capacity} groups"
+    return derived(capacity, key, text, key, "inference.rollout_batch_size")
+
+
+def starvation_groups(settings: Settings) -> Sourced:
+    """Groups that may end in a row without one that can be trained: by default 20 collections."""
+    key = "training.starvation_groups"
+    if settings.given(key):
+        return taken(settings, key)
+    groups = settings.value("inference.rollout_batch_size")
+    return derived(20 * groups, key, f"20 x {groups} groups = {20 * groups}", "inference.rollout_batch_size")
+
+
+def engine_count(settings: Settings) -> Sourced:
+    """Engines: ``inference.gpus / rollout_tensor_parallel_size``; without GPUs one."""
+    key = "inference.gpus"
+    gpus, parallel = settings.value(key), settings.value("inference.rollout_tensor_parallel_size")
+    if not gpus:
+        return derived(1, key, "one engine without GPUs of its own", key)
+    count = gpus // parallel
+    return derived(
+        count, key, f"{gpus} GPUs / {parallel} an engine = {count}", key, "inference.rollout_tensor_parallel_size"
+    )
+
+
+def learner_ranks(settings: Settings) -> Sourced:
+    """Ranks of the learner: ``trainer_num_nodes x gpus``; without GPUs one."""
+    key = "trainer.gpus"
+    gpus, nodes = settings.value(key) or 1, settings.value("trainer.trainer_num_nodes")
+    return derived(
+        gpus * nodes, key, f"{nodes} node x {gpus} process = {gpus * nodes}", "trainer.trainer_num_nodes", key
+    )
+
+
+def has_eval(settings: Settings) -> bool:
+    """Whether there is held-out data."""
+    tasks = settings.value("data.tasks") or []
+    return any(task.eval_count for task in tasks) or bool(settings.value("data.eval_prompt_data"))
+
+
+def eval_initial(settings: Settings) -> Sourced:
+    """Whether version 0 is evaluated: by default if there is held-out data and it is not skipped."""
+    key = "evaluation.initial"
+    if not has_eval(settings):
+        return derived(False, key, "no held-out data", "data.tasks", "data.eval_prompt_data")
+    if settings.given(key):
+        return taken(settings, key)
+    skip = settings.value("training.skip_eval_before_train")
+    text = "training.skip_eval_before_train is true" if skip else "held-out data exists"
+    return derived(not skip, key, text, "training.skip_eval_before_train")
+
+
+def eval_interval(settings: Settings) -> Sourced:
+    """Collections between evaluations: by default 20 with held-out data; 0 is never in between."""
+    key = "training.eval_interval"
+    if not has_eval(settings):
+        return derived(0, key, "no held-out data", "data.tasks", "data.eval_prompt_data")
+    if settings.given(key):
+        return taken(settings, key)
+    return derived(20, key, "default with held-out data = 20 collections", "data.tasks", "data.eval_prompt_data")
+
+
+def eval_final(settings: Settings) -> Sourced:
+    """Whether the last version is evaluated: by default if there is held-out data."""
+    if not has_eval(settings):
+        return derived(False, "evaluation.final", "no held-out data", "data.tasks", "data.eval_prompt_data")
+    return taken(settings, "evaluation.final")
+
+
+def seed(settings: Settings, key: str) -> Sourced:
+    """A seed of sampling or of the learner: by default ``data.seed``, so that one key repeats a whole run."""
+    if settings.given(key):
+        return taken(settings, key)
+    value = settings.value("data.seed")
+    return derived(value, key, f"data.seed = {value}", "data.seed")

@@ -1,0 +1,136 @@
+"""From ``job.json`` to a trained model: builds the parts of a run and hands them to the controller."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
+
+from grpo.data.load import load_prompts, load_tokenizer
+from grpo.data.source import PromptSource
+from grpo.engine.protocol import Engine
+from grpo.errors import GrpoError, UserError
+from grpo.learner.protocol import Learner
+from grpo.obs.console import make_console
+from grpo.obs.jsonl import MetricsFile
+from grpo.obs.log import LogFile, open_log
+from grpo.obs.observer import Observer, Observers
+from grpo.obs.rollouts import RolloutFile
+from grpo.plan.job import JobSpec
+from grpo.plan.paths import RunPaths, model_dir
+from grpo.rewards.grader import Grader
+from grpo.runtime.audit import LedgerFile
+from grpo.runtime.controller import Controller, as_run_error
+from grpo.runtime.ledger import Transition
+from grpo.types import RunResult
+
+
+def train(job: JobSpec, *, json_output: bool = False) -> RunResult:
+    """Train ``job`` in this process and return what it came to.
+
+    Args:
+        json_output: keep stdout free for the final JSON object.
+
+    Raises :class:`~grpo.errors.UserError` for input that is wrong, :class:`~grpo.errors.RunFailed` for a run that
+    fails; the traceback of an unforeseen error is in ``logs/controller.log`` and chained to the error.
+    """
+    paths = RunPaths(Path(job.output.root))
+    paths.root.mkdir(parents=True, exist_ok=True)
+    tokenizer = load_tokenizer(model_dir(job.model.source))
+    logger = open_log(paths.logs / "controller.log")
+    ledger_file = LedgerFile(paths.ledger)
+    rollouts = RolloutFile(
+        paths.rollouts,
+        rate=job.output.rollout_sample_rate,
+        decode=lambda tokens: str(tokenizer.decode(list(tokens))),
+    )
+    metrics = MetricsFile(paths.metrics)
+    observer = Observers([metrics, ledger_file, rollouts, LogFile(logger), make_console(json_output=json_output)])
+    try:
+        return asyncio.run(run(job, tokenizer, observer=observer, on_transition=ledger_file.write))
+    except BaseException as error:
+        logger.error("the run failed\n%s", "".join(traceback.format_exception(error)))
+        raise as_run_error(error) from (None if isinstance(error, GrpoError) else error)
+    finally:
+        observer.close()
+
+
+async def run(
+    job: JobSpec,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    observer: Observer,
+    learner: Learner | None = None,
+    on_transition: Callable[[Transition], None] = lambda transition: None,
+) -> RunResult:
+    """Build the parts of ``job`` and run it to its end; waits for the controller.
+
+    Args:
+        learner: instead of the one that the job names.
+        on_transition: hears every transition of the ledger.
+    """
+    data = load_prompts(job, tokenizer)
+    controller = Controller(
+        job,
+        make_engine=lambda name: make_engine(job, name),
+        learner=learner or make_learner(job),
+        source=PromptSource(data.train, seed=job.data.seed, shuffle=job.data.shuffle),
+        evals=data.evals,
+        grader=Grader(),
+        observer=observer,
+        decode=lambda tokens: str(tokenizer.decode(list(tokens), skip_special_tokens=True)),
+        stop_token_ids=stop_token_ids(job, tokenizer),
+        on_transition=on_transition,
+    )
+    return await controller.run()
+
+
+def make_engine(job: JobSpec, name: str) -> Engine:
+    """Return one of the job's engines, not started."""
+    if job.engine.backend != "local":
+        raise UserError(f"inference.backend = {job.engine.backend!r} does not run in this process")
+    from grpo.engine.local import LocalEngine
+
+    return LocalEngine(
+        name,
+        model_dir(job.model.source),
+        running_requests=job.engine.running_requests,
+        max_context_length=job.batch.max_context_length,
+        dtype=job.engine.dtype,
+        overlap=job.sync.asynchronous,
+    )
+
+
+def make_learner(job: JobSpec) -> Learner:
+    """Return the job's learner, not started."""
+    if job.learner.backend != "fsdp" or job.learner.ranks != 1:
+        raise UserError(f"trainer.backend = {job.learner.backend!r} with {job.learner.ranks} ranks does not run here")
+    from grpo.learner.local import LocalLearner
+
+    return LocalLearner(job)
+
+
+def stop_token_ids(job: JobSpec, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Return the tokens that end a response: those of the model's generation config and of its tokenizer."""
+    from transformers import GenerationConfig
+
+    folder = model_dir(job.model.source)
+    ids: set[int] = set()
+    if (folder / "generation_config.json").exists():
+        configured = GenerationConfig.from_pretrained(folder).eos_token_id
+        ids.update(_as_list(configured))
+    ids.update(_as_list(tokenizer.eos_token_id))  # type: ignore[arg-type]
+    if not ids:
+        raise UserError(
+            "no token ends a response", where=str(folder), fix="Set eos_token_id in generation_config.json."
+        )
+    return tuple(sorted(ids))
+
+
+def _as_list(ids: int | Sequence[int] | None) -> list[int]:
+    if ids is None:
+        return []
+    return [ids] if isinstance(ids, int) else list(ids)
