@@ -6,8 +6,8 @@ A run that hangs must say why. Every wait therefore has a name and a reason, and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -30,19 +30,16 @@ class Waits:
     """
 
     def __init__(self) -> None:
-        self._futures: list[asyncio.Future[None]] = []
-        self._register: dict[int, tuple[str, Callable[[], str], float]] = {}
-        self._next = 0
+        self._waiting: dict[asyncio.Future[None], Callable[[], object]] = {}
+        self._register: dict[_Doing, None] = {}
         self.progress = 0
 
     def notify(self) -> None:
-        """Say that shared state changed: every waiter looks at its condition again."""
+        """Say that shared state changed: every waiter whose condition may hold now looks at it again."""
         self.progress += 1
-        if self._futures:
-            waiting, self._futures = self._futures, []
-            for future in waiting:
-                if not future.done():
-                    future.set_result(None)
+        for future, ready in self._waiting.items():
+            if not future.done() and ready():
+                future.set_result(None)
 
     async def until(
         self,
@@ -50,37 +47,64 @@ class Waits:
         what: str | Callable[[], str],
         condition: Callable[[], T | None],
         *,
+        ready: Callable[[], object] | None = None,
         timeout_s: float | None = None,
     ) -> T:
         """Wait until ``condition`` returns something true, and return it.
 
-        The condition is called at once and after every :meth:`notify`; nothing can change between its success and the
-        caller going on. Raises TimeoutError after ``timeout_s`` seconds.
+        Nothing can change between its success and the caller going on. Raises TimeoutError after ``timeout_s`` seconds.
+
+        Args:
+            condition: called at once, and whenever ``ready`` was true at a :meth:`notify`. Cheap.
+            ready: has no side effects; needed where ``condition`` has one, and else ``condition`` itself.
         """
         found = condition()
         if found:
             return found
         with self.doing(who, what):
+            if timeout_s is None:
+                return await self._change(condition, ready or condition)
             async with asyncio.timeout(timeout_s):
-                while not (found := condition()):
-                    future = asyncio.get_running_loop().create_future()
-                    self._futures.append(future)
-                    await future
+                return await self._change(condition, ready or condition)
+
+    async def _change(self, condition: Callable[[], T | None], ready: Callable[[], object]) -> T:
+        while not (found := condition()):
+            future = asyncio.get_running_loop().create_future()
+            self._waiting[future] = ready
+            try:
+                await future
+            finally:
+                del self._waiting[future]
         return found
 
-    @contextmanager
-    def doing(self, who: str, what: str | Callable[[], str]) -> Iterator[None]:
+    def doing(self, who: str, what: str | Callable[[], str]) -> AbstractContextManager[object]:
         """Register ``who`` as busy with or waiting for ``what`` while the block runs."""
-        key = self._next
-        self._next += 1
-        self._register[key] = (who, what if callable(what) else lambda: what, asyncio.get_running_loop().time())
-        try:
-            yield
-        finally:
-            del self._register[key]
+        return _Doing(self._register, who, what)
 
     def table(self) -> list[Wait]:
         """Return every wait, the longest first."""
         now = asyncio.get_running_loop().time()
-        rows = [Wait(who, what(), now - since) for who, what, since in self._register.values()]
+        rows = [Wait(one.who, one.text(), now - one.since) for one in self._register]
         return sorted(rows, key=lambda wait: -wait.seconds)
+
+
+class _Doing:
+    """One line of the register, while its block runs."""
+
+    __slots__ = ("_register", "_what", "since", "who")
+
+    def __init__(self, register: dict[_Doing, None], who: str, what: str | Callable[[], str]) -> None:
+        self._register = register
+        self._what = what
+        self.who = who
+        self.since = 0.0
+
+    def text(self) -> str:
+        return self._what if isinstance(self._what, str) else self._what()
+
+    def __enter__(self) -> None:
+        self.since = asyncio.get_running_loop().time()
+        self._register[self] = None
+
+    def __exit__(self, *error: object) -> None:
+        del self._register[self]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import platform
 from collections.abc import Callable
@@ -14,8 +15,8 @@ from grpo.errors import UserError
 from grpo.launch.local import prepare
 from grpo.launch.receipt import git_state, package_versions
 from grpo.plan.job import JobSpec
-from grpo.plan.paths import RunPaths
 from grpo.plan.resolve import plan
+from grpo.runtime.folder import only_process
 
 Cli = Callable[..., tuple[int, str, str]]
 
@@ -27,19 +28,20 @@ def test_a_fresh_root_gets_the_file_the_job_and_the_receipt(folder: Path) -> Non
     assert paths.config.read_bytes() == (folder / "run.toml").read_bytes()
     assert JobSpec.read(paths.job) == resolved.job
     receipt = json.loads(paths.receipt.read_text())
-    assert receipt["command"] == ["grpo", "run", "run.toml", "--set", "data.seed=3"]
+    (attempt,) = receipt["attempts"]
+    assert attempt["command"] == ["grpo", "run", "run.toml", "--set", "data.seed=3"]
     assert receipt["config"] == {
         "path": f"{folder}/run.toml",
         "sha256": resolved.raw.sha256,
         "overrides": ["data.seed=3"],
     }
-    assert receipt["job_sha256"] == resolved.job.sha256()
+    assert attempt["job_sha256"] == resolved.job.sha256()
     assert receipt["python"] == platform.python_version()
     assert receipt["packages"]["pydantic"] == metadata.version("pydantic")
-    assert receipt["working_directory"] == str(folder)
+    assert attempt["working_directory"] == str(folder)
+    assert set(attempt) == {"started", "command", "working_directory", "user", "host", "job_sha256"}
     assert set(receipt) == {
-        *("schema_version", "name", "created", "command", "working_directory", "user", "host", "config"),
-        *("job_sha256", "grpo", "python", "platform", "packages"),
+        *("schema_version", "name", "attempts", "config", "grpo", "python", "platform", "packages"),
     }
 
 
@@ -53,7 +55,8 @@ def test_an_empty_folder_is_a_fresh_root(folder: Path) -> None:
     ("files", "what"),
     [
         (["notes.txt"], "out is not empty"),
-        (["job.json"], "out holds an unfinished run, and resuming is not built yet"),
+        (["run.toml"], "out is not empty"),
+        (["job.json"], "out/job.json is not a job of this version of grpo"),
         (["job.json", "result.json"], "out holds a complete run"),
     ],
 )
@@ -91,26 +94,46 @@ def test_the_command_for_a_new_run_works_as_it_is(folder: Path) -> None:
 def test_a_root_that_is_a_file_or_cannot_be_made_is_refused(folder: Path) -> None:
     with pytest.raises(UserError) as error:
         prepare(plan(Path("run.toml"), ['output.root="run.toml"']), [])
-    assert str(error.value) == "--set output.root: run.toml is a file, not a folder. Name a fresh folder."
+    assert str(error.value) == (f"--set output.root: {folder}/run.toml is a file, not a folder. Name a fresh folder.")
     with pytest.raises(UserError) as error:
         prepare(plan(Path("run.toml"), ['output.root="run.toml/x"']), [])
-    assert str(error.value) == "--set output.root: run.toml/x cannot be written (Not a directory)"
+    assert str(error.value) == (f"--set output.root: {folder}/run.toml is a file, not a folder. Name a fresh folder.")
 
 
-def test_of_two_runs_that_start_at_once_one_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unfinished_run_goes_on_and_its_receipt_gets_an_attempt(folder: Path) -> None:
+    paths = prepare(plan(Path("run.toml")), ["grpo", "run", "run.toml"])
+    again = plan(Path("run.toml"), ["training.num_rollouts=7"])  # more of the same
+    assert prepare(again, ["grpo", "run", "run.toml", "--set", "training.num_rollouts=7"]) == paths
+    assert paths.job.read_text() == again.job.to_json()
+    attempts = json.loads(paths.receipt.read_text())["attempts"]
+    assert [attempt["command"][3:] for attempt in attempts] == [[], ["--set", "training.num_rollouts=7"]]
+
+
+def test_an_unfinished_run_of_another_job_is_refused_with_the_difference(folder: Path) -> None:
+    paths = prepare(plan(Path("run.toml")), [])
+    before = paths.job.read_text()
+    with pytest.raises(UserError) as error:
+        prepare(plan(Path("run.toml"), ["optimizer.learning_rate=1.0", "data.seed=3"]), [])
+    assert "out holds an unfinished run of another job (data.seed: " in str(error.value)
+    assert "optimizer.learning_rate: " in str(error.value)
+    assert "optimizer.learning_rate: 1e-06 -> 1.0" in str(error.value)
+    assert paths.job.read_text() == before
+
+
+def test_a_run_killed_before_its_job_was_written_begins_again(folder: Path) -> None:
     resolved = plan(Path("run.toml"))
-    monkeypatch.setattr("grpo.launch.local._refuse_used", lambda *_: RunPaths(folder / "out").config.parent.mkdir())
-    monkeypatch.setattr(Path, "mkdir", _mkdir_and_lose_the_race(Path.mkdir))
-    with pytest.raises(UserError, match="out was taken by another run just now"):
-        prepare(resolved, [])
+    paths = prepare(resolved, [])
+    paths.job.unlink()
+    prepare(resolved, [])
+    assert paths.job.read_text() == resolved.job.to_json()
 
 
-def _mkdir_and_lose_the_race(mkdir: Callable[..., None]) -> Callable[..., None]:
-    def do(self: Path, *args: object, **kwargs: object) -> None:
-        mkdir(self, *args, **kwargs)
-        (self / "run.toml").touch()
-
-    return do
+def test_of_two_processes_in_one_folder_the_second_is_refused(folder: Path) -> None:
+    paths = prepare(plan(Path("run.toml")), [])
+    with paths.lock.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="another process is training this run"), only_process(paths):
+            raise AssertionError("not reached")
 
 
 def test_a_run_trains_and_its_last_line_is_json(grpo: Cli, folder: Path) -> None:
@@ -121,6 +144,41 @@ def test_a_run_trains_and_its_last_line_is_json(grpo: Cli, folder: Path) -> None
     assert {"run.toml", "job.json", "receipt.json", "metrics.jsonl"} <= {
         path.name for path in (folder / "out").iterdir()
     }
+
+
+LOW_LEVEL = """\
+name = "low"
+[core]
+max_policy_lag = 1
+max_sequence_length = 64
+filter_zero_std_groups = false
+[miles]
+hf_checkpoint = "model"
+prompt_data = "train.jsonl"
+save = "out"
+num_rollout = 2
+rollout_batch_size = 2
+n_samples_per_prompt = 2
+rollout_max_response_len = 4
+"""
+
+
+def test_a_file_of_core_and_miles_alone_plans_validates_and_trains(grpo: Cli, folder: Path) -> None:
+    rows = [{"prompt": f"{a}+1=", "ground_truth": str(a + 1), "verifier": "integer"} for a in range(8)]
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "low.toml").write_text(LOW_LEVEL)
+    job = plan(Path("low.toml")).job
+    assert (job.sync.asynchronous, job.sync.publication_mode, job.sync.max_policy_lag) == (True, "barrier", 1)
+    assert (job.objective.advantage_std, job.objective.router_aux_weight, job.objective.router_z_weight) == (
+        True,
+        0.01,
+        1e-5,
+    )
+    assert grpo("validate", "low.toml")[:2] == (0, "low.toml: no problems found\n")
+    code, out, err = grpo("run", "low.toml", "--json")
+    assert code == 0, err
+    result = json.loads(out.splitlines()[-1])
+    assert (result["status"], result["steps"], result["output_root"]) == ("complete", 2, f"{folder}/out")
 
 
 def test_git_state_is_that_of_the_code_and_none_outside_git(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_it_steps_scores_saves_loads_and_exports_as_its_rank_does(tmp_path: Path
         assert await learner.score(samples) == rank.score(samples)
         metrics, expected = await learner.step(TrainBatch(1, samples)), rank.step(TrainBatch(1, samples))
         assert (metrics.version, metrics.loss, learner.version) == (1, expected.loss, 1)
-        await learner.save(tmp_path / "checkpoint")
+        (await learner.capture()).write(tmp_path / "checkpoint")
         await learner.export_hf(tmp_path / "export")
         scores = await learner.score(samples)
         await learner.step(TrainBatch(2, samples))

@@ -219,7 +219,7 @@ def test_a_loaded_checkpoint_continues_bit_for_bit(tmp_path: Path, qwen2: Path, 
     for batch in todo[:2]:
         first.step(batch)
     torch.rand(7)  # Past the seed, where a new rank would be anyway.
-    first.save(tmp_path / "checkpoint")
+    first.capture().write(tmp_path / "checkpoint")
     drawn = torch.rand(3)
     straight = [timeless(first.step(batch)) for batch in todo[2:]]
 
@@ -235,13 +235,13 @@ def test_checkpoints_refuse_a_used_folder_a_missing_one_and_another_model(tmp_pa
     rank = rank_of(tmp_path, llama)
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "mine.txt").write_text("mine")
-    for write in (rank.save, rank.export_hf):
+    for write in (rank.capture().write, rank.export_hf):
         with pytest.raises(RunFailed, match="used exists and is not an empty folder"):
             write(tmp_path / "used")
     assert [path.name for path in (tmp_path / "used").iterdir()] == ["mine.txt"]
     with pytest.raises(UserError, match="holds no complete learner checkpoint"):
         rank.load(tmp_path / "used")
-    rank.save(tmp_path / "checkpoint")
+    rank.capture().write(tmp_path / "checkpoint")
     other = rank_of(tmp_path, make_model(tmp_path / "tied", tied=True))
     with pytest.raises(UserError, match="is of another model"):
         other.load(tmp_path / "checkpoint")

@@ -7,11 +7,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.support.jobs import make_job
 
 from grpo.plan.job import JobSpec
 from grpo.runtime.buffer import Buffer
 from grpo.types import FinishReason, Graded, Group, PolicySpan, Prompt, Response
+from support.jobs import make_job
 
 PROMPT = Prompt("p", (1,), "p", "1", "integer", "test")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
-from tests.support.fleets import Audit, fleet_job
 
 from grpo.engine.simulated import Fault
 from grpo.errors import RunFailed
 from grpo.learner.simulated import SimulatedLearner
 from grpo.runtime.simulation import simulate
+from support.fleets import Audit, fleet_job
 
 QUICK = dict(length_median=400.0, length_sigma=0.5, prompt_tokens=4, train_base_s=2.0, load_s=1.0)
 

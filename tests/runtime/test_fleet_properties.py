@@ -6,11 +6,11 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from tests.support.fleets import Audit, fleet_job
 
 from grpo.errors import RunFailed
 from grpo.learner.simulated import SimulatedLearner
 from grpo.runtime.simulation import simulate
+from support.fleets import Audit, fleet_job
 
 # No shrinking: an example may take a second, and the seed that hypothesis prints repeats it.
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
@@ -20,7 +20,7 @@ RELAXED = settings(max_examples=60, deadline=None, phases=PHASES, suppress_healt
 @st.composite
 def fleets(draw: st.DrawFn, *, failures: bool) -> dict[str, Any]:
     mode = draw(st.sampled_from(["barrier", "refresh", "engine_drain"]))
-    steps = draw(st.sampled_from([1, 1, 2])) if mode != "refresh" else 1
+    steps = draw(st.sampled_from([1, 1, 2]))
     simulation = dict(
         decode_base_s=draw(st.sampled_from([0.001, 0.02])),
         decode_per_request_s=draw(st.sampled_from([0.0, 0.002])),

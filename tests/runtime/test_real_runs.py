@@ -19,8 +19,8 @@ from grpo.plan.paths import RunPaths, model_dir
 from grpo.runtime import entry
 from grpo.types import Group
 from grpo.weights.protocol import WeightSource
-from tests.support.fleets import Audit
-from tests.support.jobs import make_job
+from support.fleets import Audit
+from support.jobs import make_job
 
 
 def job_of(tmp_path: Path, *, mode: str = "barrier", lag: int = 0, **overrides: Any) -> JobSpec:
@@ -104,7 +104,8 @@ def test_engine_log_probs_are_the_learners_on_every_token_of_a_run(tmp_path: Pat
     ]
     assert len(pairs) > 500
     assert max(abs(engine - plain) for engine, plain in pairs) < 1e-4
-    assert {row.learner.tis_capped_fraction for row in audit.rows} == {0.0} or lag > 0
+    crossed = sum(len(response.spans) > 1 for group, _, _ in audit.ended for response in group.responses)
+    assert (crossed > 0) == (mode == "refresh")
     if lag == 0:
         # On-policy, learner and engine agree: every weight is 1.
         assert max(row.learner.logprob_diff_max for row in audit.rows) < 1e-4
@@ -135,7 +136,7 @@ def test_the_exported_model_scores_what_the_run_says(tmp_path: Path) -> None:
         tmp_path, output=dict(export_hf=True), data=dict(tasks=(dict(task="addition", train_count=64, eval_count=40),))
     )
     result = entry.train(job, json_output=True)
-    model = AutoModelForCausalLM.from_pretrained(job.output.hf_dir).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(job.output.hf_dir).eval()
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(job.output.hf_dir)
     prompts = load_prompts(job, tokenizer).evals["addition"]
     right = 0
@@ -153,7 +154,8 @@ def test_several_optimizer_steps_a_collection_use_the_log_probs_before_the_first
     job = job_of(
         tmp_path,
         batch=dict(num_rollouts=2, global_batch_size=8, steps_per_collection=4),
-        optimizer=dict(learning_rate=3e-3),
+        optimizer=dict(learning_rate=1e-3),
+        objective=dict(clip_low=0.02, clip_high=0.02),
     )
     audit, _ = run_recorded(job)
     assert [row.step for row in audit.rows] == list(range(1, 9))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from tests.support.jobs import make_job
 
 from grpo.obs.observer import Observer
 from grpo.obs.rows import StepRow
 from grpo.plan.job import JobSpec
 from grpo.runtime.ledger import ENDS, LIVE, State, Transition
-from grpo.types import Group
+from grpo.types import EvalScore, Group
+from support.jobs import make_job
 
 
 def fleet_job(
@@ -81,6 +80,8 @@ class Audit(Observer):
     ended: list[tuple[Group, str, int | None]] = field(default_factory=list)
     rows: list[StepRow] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    retried: set[int] = field(default_factory=set)
+    scores: list[EvalScore] = field(default_factory=list)
 
     def hear(self, transition: Transition) -> None:
         """Take a transition of the ledger."""
@@ -91,6 +92,9 @@ class Audit(Observer):
 
     def step(self, row: StepRow) -> None:
         self.rows.append(row)
+
+    def evaluation(self, score: EvalScore) -> None:
+        self.scores.append(score)
 
     def warning(self, text: str) -> None:
         self.warnings.append(text)
@@ -111,8 +115,31 @@ class Audit(Observer):
         assert left == {}, f"still live at the end: {left}"
         assert not any(one.after in LIVE for one in self.transitions[-1:])
 
+    def check_admission(self) -> None:
+        """Replay admission: retries come first, in order; pacing and the buffer bound it; versions do not go back."""
+        sync = self.job.sync
+        retries: deque[int] = deque()
+        states: Counter[State] = Counter()
+        newest = 0
+        for one in self.transitions:
+            if one.before is State.PENDING:
+                assert one.group_id == (retries.popleft() if retries else one.group_id), one
+                assert (one.attempt == 0) or one.group_id in self.retried, one
+                assert sum(states[state] for state in LIVE) < sync.max_groups_in_system
+                assert states[State.BUFFERED] < sync.buffer_groups
+                if sync.publication_mode != "engine_drain":
+                    assert one.version >= newest, one
+                    newest = one.version
+            else:
+                states[one.before] -= 1
+            states[one.after] += 1
+            if one.retried:
+                retries.append(one.group_id)
+                self.retried.add(one.group_id)
+
     def check_groups(self, retries: bool) -> None:
         """Every drawn group ended for good, or waits for a retry that the end of the run made needless."""
+        self.check_admission()
         last: dict[int, Transition] = {one.group_id: one for one in self.transitions}
         for one in last.values():
             if one.after is State.STALE and retries and not one.retried:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -29,8 +30,7 @@ def list_examples(debug: Debug = False) -> None:
     found = sorted(examples_dir().glob("*.toml"))
     width = max((len(path.stem) for path in found), default=0)
     for path in found:
-        first = path.read_text(encoding="utf-8").partition("\n")[0]
-        typer.echo(f"{path.stem:<{width}}  {first.lstrip('# ')}")
+        typer.echo(f"{path.stem:<{width}}  {purpose(path.read_text(encoding='utf-8'))}")
 
 
 @app.command("copy")
@@ -48,6 +48,7 @@ def copy_example(
         raise UserError(f"there is no example {name!r}", fix=f"The examples are: {', '.join(known)}.")
     target = destination / source.name if destination.is_dir() else destination
     text = with_root(source.read_text(encoding="utf-8"), f"runs/{target.stem}")
+    text = with_schema(text, target, source.parents[1] / "schema.json")
     try:
         with target.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -58,6 +59,24 @@ def copy_example(
     except OSError as error:
         raise UserError(f"cannot be written ({error.strerror})", where=str(target)) from None
     typer.echo(f"{target}: copied from {source.stem}. Next: grpo plan {target}")
+
+
+def purpose(text: str) -> str:
+    """Return what an example is for: its first comment that is not a directive."""
+    return next((line[2:] for line in text.splitlines() if line.startswith("# ")), "")
+
+
+def with_schema(text: str, target: Path, schema: Path) -> str:
+    """Return the text of a run file with its ``#:schema`` line pointing to ``schema`` from ``target``.
+
+    Where there is no such file, as in an installed package, the line is left out.
+    """
+    first, newline, rest = text.partition("\n")
+    if not first.startswith("#:schema "):
+        return text
+    if not schema.is_file():
+        return rest
+    return f"#:schema {os.path.relpath(schema, target.resolve().parent)}{newline}{rest}"
 
 
 def with_root(text: str, root: str) -> str:

@@ -11,9 +11,12 @@ import typer
 
 from grpo import __version__
 from grpo.cli.examples import app as examples_app
+from grpo.cli.export import export
+from grpo.cli.inspect import inspect
 from grpo.cli.options import Debug
 from grpo.cli.plan import plan
 from grpo.cli.run import run, train
+from grpo.cli.schema import schema
 from grpo.cli.validate import validate
 from grpo.errors import ConfigErrors, GrpoError
 
@@ -29,9 +32,12 @@ app = typer.Typer(
 )
 app.command()(plan)
 app.command()(validate)
+app.command()(schema)
 app.command()(run)
 app.add_typer(examples_app, name="examples")
 app.command()(train)
+app.command()(export)
+app.command()(inspect)
 
 
 def _version(value: bool) -> None:

@@ -13,14 +13,29 @@ if TYPE_CHECKING:
     from grpo.types import RunResult
 
 
-def run(run_file: RunFile, overrides: Overrides = None, json_output: Json = False, debug: Debug = False) -> None:
-    """Train what a run file says, on this machine."""
+def run(
+    run_file: RunFile,
+    overrides: Overrides = None,
+    fork_from: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="CHECKPOINT",
+            help="Begin from a checkpoint folder of another run, in a fresh output.root.",
+            show_default=False,
+        ),
+    ] = None,
+    json_output: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Train what a run file says, on this machine; an unfinished run goes on from its newest checkpoint."""
     from grpo.launch import local
     from grpo.launch.receipt import command_line
     from grpo.plan.resolve import plan
 
     resolved = plan(run_file, overrides or ())
-    _report(local.run(resolved, command_line(), json_output=json_output), json_output=json_output)
+    resolved.require_runnable()
+    _report(local.run(resolved, command_line(), json_output=json_output, fork_from=fork_from), json_output=json_output)
 
 
 def train(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from grpo.config import derive
+from grpo.config import checks_run, derive
 from grpo.config.settings import BadKey, Settings
 from grpo.errors import UserError
 
@@ -178,8 +178,8 @@ def _placement(settings: Settings) -> Iterator[UserError]:
     fix = 'Set inference.placement_mode = "disaggregated".'
     if derive.asynchronous(settings).value:
         yield _at(settings, "async.fully_async", "an asynchronous run cannot be colocated", fix)
-    if derive.publication_mode(settings).value == "refresh":
-        yield _at(settings, "core.publication_mode", "refresh cannot be colocated", fix)
+    elif (mode := derive.publication_mode(settings).value) != "barrier":
+        yield _at(settings, "core.publication_mode", f"{mode} cannot be colocated", fix)
 
 
 def _refresh(settings: Settings) -> Iterator[UserError]:
@@ -272,8 +272,16 @@ def _engines(settings: Settings) -> Iterator[UserError]:
 
 
 def _drain(settings: Settings) -> Iterator[UserError]:
+    """Engines that are updated one after another serve different versions, which only an asynchronous run can use."""
     if derive.publication_mode(settings).value != "engine_drain":
         return
+    if not derive.asynchronous(settings).value:
+        yield _at(
+            settings,
+            "core.publication_mode",
+            "engine_drain needs an asynchronous run",
+            "Set async.fully_async = true, or use barrier.",
+        )
     if settings.value("async.rollout_submission_granularity") == "sample":
         yield _at(
             settings,
@@ -304,4 +312,5 @@ RULES: tuple[Rule, ...] = (
     _schedule,
     _engines,
     _drain,
+    *checks_run.RULES,
 )

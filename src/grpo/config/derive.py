@@ -8,8 +8,31 @@ from __future__ import annotations
 
 import math
 
+from grpo.config.engine_args import ENGINES
 from grpo.config.provenance import Sourced, derived, taken
 from grpo.config.settings import Settings
+
+ENGINE_OF = {
+    "radix_cache": "sglang",
+    "disable_radix_cache": "sglang",
+    "mamba_radix_cache_strategy": "sglang",
+    "enable_mixed_chunk": "sglang",
+    "sglang_server_concurrency": "sglang",
+}
+"""Declared keys of [inference] that only one engine reads."""
+OPTION_OF = {
+    "radix_cache": "disable_radix_cache",
+    "mamba_radix_cache_strategy": "mamba_radix_cache_strategy",
+    "enable_mixed_chunk": "enable_mixed_chunk",
+}
+"""Those of them that are arguments of the engine, under the name that it has for them."""
+RUNNING_KEYS = {
+    "vllm": ("vllm_max_num_seqs",),
+    "sglang": ("sglang_max_running_requests", "sglang_server_concurrency"),
+}
+"""Limits of the requests that one engine runs at the same time."""
+USUAL_RUNNING = 256
+"""Requests that a server engine runs at the same time where no limit is given; the engines choose by GPU themselves."""
 
 
 def collection_responses(settings: Settings) -> int:
@@ -117,16 +140,83 @@ def publication_mode(settings: Settings) -> Sourced:
     return derived("barrier", key, "default of a synchronous or low-level run", "async.fully_async")
 
 
+def engine_backend(settings: Settings) -> Sourced:
+    """The engine whose own arguments are given, else the local one."""
+    key = "inference.backend"
+    if settings.given(key):
+        return taken(settings, key)
+    names = [*settings.raw.table("inference"), *settings.raw.table("miles")]
+    for engine in ENGINES:
+        found = sorted(name for name in names if name.startswith(f"{engine}_") or ENGINE_OF.get(name) == engine)
+        if found:
+            return derived(engine, key, f"inference.{found[0]} is given", f"inference.{found[0]}")
+    return derived("local", key, "no key of another engine is given")
+
+
+def launch_backend(settings: Settings) -> Sourced:
+    """Beaker if a workspace is given, SLURM if its table is, else this machine."""
+    key = "launch.backend"
+    if settings.given(key):
+        return taken(settings, key)
+    for backend, sign in (("beaker", "launch.workspace"), ("slurm", "launch.slurm")):
+        if settings.given(sign):
+            return derived(backend, key, f"{sign} is given", sign)
+    return derived("local", key, "neither launch.workspace nor launch.slurm is given")
+
+
 def placement_mode(settings: Settings) -> Sourced:
-    """Disaggregated for the local engine, which holds weights of its own; else colocated."""
+    """Colocated for vLLM and SGLang; the local engine holds weights of its own, and a simulated one has no GPUs."""
     key = "inference.placement_mode"
     if settings.given(key):
         return taken(settings, key)
-    local = settings.value("inference.backend") == "local"
-    mode = "disaggregated" if local else "colocated"
-    return derived(
-        mode, key, f"default of inference.backend {settings.value('inference.backend')}", "inference.backend"
-    )
+    backend = engine_backend(settings).value
+    mode = "colocated" if backend in ENGINES else "disaggregated"
+    return derived(mode, key, f"default of inference.backend {backend}", "inference.backend")
+
+
+def engine_options(settings: Settings) -> Sourced:
+    """Arguments of the engine itself, without the engine's name in front: what the run passes on to it."""
+    backend = engine_backend(settings).value
+    if backend not in ENGINES:
+        return derived({}, "inference", f"the {backend} engine takes no arguments of its own")
+    given = {key: value for key, value in settings.raw.table("inference").items() if key.startswith(f"{backend}_")}
+    options = {key.removeprefix(f"{backend}_"): value for key, value in given.items() if key not in ENGINE_OF}
+    names = [f"inference.{key}" for key in given if key not in ENGINE_OF]
+    for key, name in OPTION_OF.items():
+        setting = settings.get(f"inference.{key}")
+        if setting.value is not None and backend == "sglang":
+            options[name] = not setting.value if key == "radix_cache" else setting.value
+            names.append(setting.key)
+    text = f"{len(options)} argument{'' if len(options) == 1 else 's'} of {backend} given"
+    return derived(dict(sorted(options.items())), "inference", text, *names)
+
+
+def running_requests(settings: Settings) -> Sourced:
+    """Responses that one engine decodes at the same time: the smallest limit that is given."""
+    backend = engine_backend(settings).value
+    limits = {key: value for key in RUNNING_KEYS.get(backend, ()) if (value := _option(settings, key)) is not None}
+    if backend not in ENGINES:
+        return taken(settings, "inference.local_running_requests")
+    if not limits:
+        key = f"inference.{RUNNING_KEYS[backend][0]}"
+        return derived(USUAL_RUNNING, key, f"default of a server engine = {USUAL_RUNNING} requests")
+    least = min(limits, key=lambda key: limits[key])
+    text = " and ".join(f"{key} {value}" for key, value in limits.items())
+    return derived(limits[least], f"inference.{least}", text, *(f"inference.{key}" for key in limits))
+
+
+def _option(settings: Settings, key: str) -> int | None:
+    value = settings.raw.table("inference").get(key)
+    return None if f"inference.{key}" in settings.bad or not isinstance(value, int) else value
+
+
+def router_weight(settings: Settings, key: str, low_level: float) -> Sourced:
+    """Weight of a router loss: ``low_level`` for a low-level file, 0 with workflow sections."""
+    if settings.given(key):
+        return taken(settings, key)
+    if settings.low_level:
+        return derived(low_level, key, f"default of a low-level run = {low_level:g}")
+    return derived(0.0, key, "default with workflow sections = 0")
 
 
 def correction(settings: Settings) -> Sourced:
@@ -165,15 +255,25 @@ def max_groups_in_system(settings: Settings) -> Sourced:
     cap = (lag // steps + 1) * groups
     text = f"(floor({lag} lag / {steps} steps) + 1) x {groups} groups = {cap}"
     inputs = ["async.max_weight_staleness", "inference.global_batch_size", "inference.rollout_batch_size"]
-    limit = settings.get(key)
-    if limit.value is not None:
+    limit, limited_by = settings.value(key), [key]
+    if limit is None:
+        limit, limited_by = _server_limit(settings)
+    if limit is not None:
         samples = settings.value("inference.samples_per_prompt")
-        bound = max(groups, -(-limit.value // samples))
-        inputs.append(key)
+        bound = max(groups, -(-limit // samples))
+        inputs += limited_by
         if bound < cap:
-            text = f"min({text}, max({groups}, ceil({limit.value} responses / {samples})) = {bound}) = {bound}"
+            text = f"min({text}, max({groups}, ceil({limit} responses / {samples})) = {bound}) = {bound}"
             cap = bound
     return derived(cap, key, text, *inputs)
+
+
+def _server_limit(settings: Settings) -> tuple[int | None, list[str]]:
+    """Responses that the engines are to hold, twice what they can run at a time; None where no limit is given."""
+    running = running_requests(settings)
+    if engine_backend(settings).value not in ENGINES or not running.inputs:
+        return None, []
+    return 2 * engine_count(settings).value * running.value, [*running.inputs, "inference.gpus"]
 
 
 def buffer_groups(settings: Settings) -> Sourced:
@@ -195,9 +295,11 @@ def starvation_groups(settings: Settings) -> Sourced:
 
 
 def engine_count(settings: Settings) -> Sourced:
-    """Engines: ``inference.gpus / rollout_tensor_parallel_size``; without GPUs one."""
+    """Engines: ``inference.gpus / rollout_tensor_parallel_size``, colocated the learner's GPUs; without GPUs one."""
     key = "inference.gpus"
     gpus, parallel = settings.value(key), settings.value("inference.rollout_tensor_parallel_size")
+    if gpus is None and placement_mode(settings).value == "colocated":
+        gpus = (settings.value("trainer.gpus") or 0) * settings.value("trainer.trainer_num_nodes")
     if not gpus:
         return derived(1, key, "one engine without GPUs of its own", key)
     count = gpus // parallel

@@ -59,6 +59,11 @@ class RawConfig:
         """Hash of the bytes of the file, overlays aside."""
         return hashlib.sha256(self.text).hexdigest()
 
+    def table(self, name: str) -> dict[str, Any]:
+        """Return the top-level table ``name`` as it was given; empty where there is none."""
+        values = self.data.get(name)
+        return values if isinstance(values, dict) else {}
+
     def place(self, path: KeyPath) -> Place | None:
         """Return where ``path``, or else the nearest table or array around it, was given; None if neither was."""
         for length in range(len(path), 0, -1):

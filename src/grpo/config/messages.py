@@ -29,6 +29,16 @@ _LIMITS = {
 }
 
 
+_PATTERNS = {
+    r"^[A-Za-z0-9][A-Za-z0-9._-]*$": "Use letters, digits, '.', '_', '-'; start with a letter or digit.",
+    r"^(\d+[smhd])+$": "Write a duration such as 90s, 30m, 24h or 1d12h.",
+    r"^(\d+-)?\d+(:\d{1,2}){0,2}$": "Write a SLURM time such as 24:00:00 or 2-00:00:00.",
+    r"^\d+[KMGT]?$": "Write an amount of memory such as 512G, or 0 for all of a node.",
+    r"^\d+(\.\d+)?\s?([KMGT]i?B?)?$": "Write an amount of memory such as 64GiB.",
+    "^/": "Write an absolute path.",
+}
+
+
 def describe(value: Any) -> str:
     """Return a short description of a TOML value: ``text "8"``, ``true``, ``1.5``, ``an array``."""
     if isinstance(value, str):
@@ -68,7 +78,7 @@ def explain(error: Mapping[str, Any]) -> tuple[str, str]:
     if kind == "string_too_long":
         return f"must have at most {context['max_length']} letters", ""
     if kind == "string_pattern_mismatch":
-        return f"{describe(value)} is not allowed", "Use letters, digits, '.', '_', '-'; start with a letter or digit."
+        return f"{describe(value)} is not allowed", _PATTERNS.get(context["pattern"], "See the description of the key.")
     if kind == "literal_error":
         allowed = context["expected"].replace("'", '"')
         names = allowed.replace(" or ", ", ").replace('"', "").split(", ")

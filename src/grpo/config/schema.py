@@ -8,10 +8,11 @@ from grpo.config.schema_base import Section, Unsupported, key
 from grpo.config.schema_compute import Inference, Trainer
 from grpo.config.schema_core import Core
 from grpo.config.schema_judge import Binding, Judge, Judging, Rubric
-from grpo.config.schema_launch import CompilerCache, Coordination, Launch, Runtime, Tracking, WekaMount
+from grpo.config.schema_launch import CompilerCache, Coordination, Launch, Runtime, Slurm, Tracking, WekaMount
 from grpo.config.schema_learn import Async, Optimizer
 from grpo.config.schema_miles import Miles
 from grpo.config.schema_run import Conversion, Data, Evaluation, Model, Output, Task, Training
+from grpo.config.schema_simulation import Simulation
 
 _JUDGES = Unsupported("rewards from a judge model are not built yet; use a rule-based verifier")
 
@@ -49,6 +50,7 @@ SECTIONS: dict[str, SectionInfo] = {
     "inference": SectionInfo(Inference),
     "optimizer": SectionInfo(Optimizer),
     "async": SectionInfo(Async),
+    "simulation": SectionInfo(Simulation),
     "tracking": SectionInfo(Tracking),
     "runtime": SectionInfo(Runtime),
     "compiler_cache": SectionInfo(CompilerCache),
@@ -65,6 +67,7 @@ INNER: dict[tuple[str, str], type[Section]] = {
     ("data", "tasks"): Task,
     ("launch", "weka_mounts"): WekaMount,
     ("launch", "coordination"): Coordination,
+    ("launch", "slurm"): Slurm,
     ("judging", "bindings"): Binding,
 }
 

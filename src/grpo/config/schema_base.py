@@ -12,14 +12,17 @@ class Unsupported:
     """Marks a documented key whose feature does not exist yet: it is refused with ``reason``, never ignored.
 
     Attributes:
-        reason: completes "KEY is refused: ...".
+        reason: completes "KEY: VALUE is refused: ...".
         unless: values that ask for what happens anyway, so they are accepted.
         values: if not empty, only these values are refused.
+        plans: ``plan`` and ``validate`` understand the value and say that this build cannot run it; only ``run``
+            refuses it. For features that a file of a real size needs and that the plan can describe truthfully.
     """
 
     reason: str
     unless: tuple[Any, ...] = ()
     values: tuple[Any, ...] = ()
+    plans: bool = False
 
     def refuses(self, value: Any) -> bool:
         """Whether ``value`` asks for the missing feature."""
@@ -45,13 +48,15 @@ def key(default: Any, text: str, *, unit: str = "", derived: str = "", **limits:
 class Section(BaseModel):
     """One table of a run file. Types are strict: text is not a number, true is not 1; an integer may be a float.
 
-    ``prefixes`` names families of keys (``sglang_*``) that are not declared one by one, each with its marker.
+    ``prefixes`` names families of keys that are not declared one by one, each with its marker. ``engines`` names the
+    engines whose own arguments the section passes on (``vllm_max_num_seqs``).
     """
 
     model_config = ConfigDict(
         strict=True, extra="forbid", allow_inf_nan=False, defer_build=True, protected_namespaces=(), frozen=True
     )
     prefixes: ClassVar[dict[str, Unsupported]] = {}
+    engines: ClassVar[tuple[str, ...]] = ()
 
 
 def keys_of(section: type[Section]) -> dict[str, FieldInfo]:
@@ -59,9 +64,9 @@ def keys_of(section: type[Section]) -> dict[str, FieldInfo]:
     return {field.alias or name: field for name, field in section.model_fields.items()}
 
 
-def unsupported(section: type[Section], name: str) -> Unsupported | None:
-    """Return the marker of a key, or None if its feature exists."""
+def unsupported(section: type[Section], name: str) -> list[Unsupported]:
+    """Return the markers of a key; none if its whole feature exists."""
     field = keys_of(section).get(name)
     if field is not None:
-        return next((item for item in field.metadata if isinstance(item, Unsupported)), None)
-    return next((marker for prefix, marker in section.prefixes.items() if name.startswith(prefix)), None)
+        return [item for item in field.metadata if isinstance(item, Unsupported)]
+    return [marker for prefix, marker in section.prefixes.items() if name.startswith(prefix)]

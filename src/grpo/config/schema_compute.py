@@ -2,13 +2,15 @@
 
 from typing import Annotated, ClassVar, Literal
 
+from grpo.config.engine_args import ENGINES
 from grpo.config.schema_base import Section, Unsupported, key
 
-_ONE_RANK = "several learner ranks are not built yet; one process trains"
-_ONE_ENGINE = "several engines and tensor parallelism are not built yet; one engine generates"
-_EXPERTS = "expert parallelism and expert-aware packing are not built yet"
-_SGLANG = "the sglang engine is not built yet, and the local engine has no such setting"
-_ROUTER = "a router in front of several engines is not built yet"
+_RANKS = "several learner ranks are not built yet; one process trains"
+_TENSOR = "tensor parallelism is not built yet; an engine has one GPU"
+_EXPERT_PARALLEL = "expert parallelism is not built yet"
+_EXPERT_PACKING = "expert-aware packing is not built yet"
+_ENGINES = "the vllm and sglang engines are not built yet; local is"
+_ROUTER = "requests are spread over engines by free places, and a router in front of them is not built"
 _FLASH = "flash attention kernels are not built yet; the learner uses torch's own attention"
 
 
@@ -17,19 +19,20 @@ class Trainer(Section):
 
     backend: Annotated[
         Literal["fsdp", "deepspeed", "olmo_core"],
-        Unsupported("only the fsdp learner is built yet", values=("deepspeed", "olmo_core")),
+        Unsupported("the olmo_core learner is not built yet; use fsdp", values=("olmo_core",)),
+        Unsupported("the deepspeed learner is not built yet; fsdp is", values=("deepspeed",), plans=True),
     ] = key("fsdp", "Learner implementation.")
-    gpus: Annotated[int | None, Unsupported(_ONE_RANK, unless=(0, 1))] = key(
+    gpus: Annotated[int | None, Unsupported(_RANKS, unless=(0, 1), plans=True)] = key(
         None,
         "GPUs of the learner per node; 0 is a CPU.",
         unit="GPUs",
         derived="one process, on a GPU if torch sees one",
         ge=0,
     )
-    trainer_num_nodes: Annotated[int, Unsupported(_ONE_RANK, unless=(1,))] = key(
+    trainer_num_nodes: Annotated[int, Unsupported(_RANKS, unless=(1,), plans=True)] = key(
         1, "Nodes of the learner.", unit="nodes", ge=1
     )
-    expert_parallel_size: Annotated[int, Unsupported(_EXPERTS, unless=(1,))] = key(
+    expert_parallel_size: Annotated[int, Unsupported(_EXPERT_PARALLEL, unless=(1,), plans=True)] = key(
         1, "Ranks that share the experts of a mixture-of-experts layer.", unit="ranks", ge=1
     )
     micro_batch_size: int = key(
@@ -45,13 +48,13 @@ class Trainer(Section):
     activation_recompute: bool = key(
         True, "Recompute activations in the backward pass: less memory, about a third more computation."
     )
-    recompute_mode: Annotated[
-        Literal["full", "off"] | None, Unsupported("use activation_recompute = true or false")
-    ] = key(None, "What is recomputed.")
+    recompute_mode: Literal["full", "off"] | None = key(
+        None, "Another name of activation_recompute: full is true, off is false."
+    )
     trainer_flash_attention_version: Annotated[Literal[2, 3, 4] | None, Unsupported(_FLASH)] = key(
         None, "Version of the flash attention kernels."
     )
-    expert_balanced_packing: Annotated[bool, Unsupported(_EXPERTS, unless=(False,))] = key(
+    expert_balanced_packing: Annotated[bool, Unsupported(_EXPERT_PACKING, unless=(False,))] = key(
         False, "Choose packs so that experts are evenly loaded."
     )
     trainer_diagnostics: Annotated[
@@ -63,39 +66,39 @@ class Trainer(Section):
 class Inference(Section):
     """Rollout: the engines, the batch geometry, and the length limits."""
 
-    prefixes: ClassVar[dict[str, Unsupported]] = {
-        "sglang_": Unsupported(_SGLANG),
-        "vllm_": Unsupported("the vllm engine is not built yet"),
-    }
+    engines: ClassVar[tuple[str, ...]] = ENGINES
 
     backend: Annotated[
-        Literal["local", "vllm", "sglang", "simulated"],
-        Unsupported(
-            "only the local engine is built yet; set inference.backend to local",
-            values=("vllm", "sglang", "simulated"),
-        ),
-    ] = key("local", "Engine implementation: local is continuous batching in PyTorch.")
+        Literal["local", "vllm", "sglang", "simulated"] | None,
+        Unsupported(_ENGINES, values=("vllm", "sglang"), plans=True),
+    ] = key(
+        None,
+        "Engine implementation: local is continuous batching in PyTorch; vllm and sglang are those servers, and take "
+        "their own arguments as vllm_NAME and sglang_NAME; simulated rehearses the run on a made-up fleet, see "
+        "[simulation].",
+        derived="vllm or sglang where a key of that engine is given, else local",
+    )
     placement_mode: Literal["colocated", "disaggregated"] | None = key(
         None,
         "Whether engines and learner take turns (colocated) or may work at the same time, each with weights of its own "
         "(disaggregated). Asynchronous runs and refresh need disaggregated.",
-        derived="disaggregated for the local engine, which always holds weights of its own; else colocated",
+        derived="colocated for vllm and sglang; else disaggregated: the local engine holds weights of its own",
     )
-    gpus: Annotated[int | None, Unsupported(_ONE_ENGINE, unless=(0, 1))] = key(
+    gpus: int | None = key(
         None,
         "GPUs of all engines together; 0 is a CPU.",
         unit="GPUs",
-        derived="one engine, on a GPU if torch sees one",
+        derived="those of the learner if colocated; else one engine, on a GPU if torch sees one",
         ge=0,
     )
-    rollout_tensor_parallel_size: Annotated[int, Unsupported(_ONE_ENGINE, unless=(1,))] = key(
+    rollout_tensor_parallel_size: Annotated[int, Unsupported(_TENSOR, unless=(1,), plans=True)] = key(
         1, "GPUs of one engine; the number of engines is gpus / rollout_tensor_parallel_size.", unit="GPUs", ge=1
     )
-    rollout_gpus_per_node: Annotated[int | None, Unsupported(_ONE_ENGINE, unless=(1,))] = key(
-        None, "GPUs of the engines per node.", unit="GPUs", ge=1
+    rollout_gpus_per_node: int | None = key(
+        None, "GPUs of the engines on each of their nodes.", unit="GPUs", derived="as the placement needs", ge=1
     )
-    rollout_expert_parallel_size: Annotated[int, Unsupported(_EXPERTS, unless=(1,))] = key(
-        1, "GPUs that share the experts inside an engine.", unit="GPUs", ge=1
+    rollout_expert_parallel_size: Annotated[int, Unsupported(_EXPERT_PARALLEL, unless=(1,), plans=True)] = key(
+        1, "GPUs that share the experts inside an engine; a divisor of its GPUs.", unit="GPUs", ge=1
     )
     rollout_batch_size: int = key(8, "Groups (prompts) of one collection.", unit="groups", ge=1)
     samples_per_prompt: int = key(8, "Responses of one group.", unit="responses", ge=1)
@@ -125,12 +128,15 @@ class Inference(Section):
         64, "Responses that the local engine decodes at the same time.", unit="responses", ge=1
     )
     dtype: Literal["float32", "bfloat16"] = key("float32", "Type of the engine's computation.")
-    radix_cache: Annotated[bool | None, Unsupported(_SGLANG)] = key(None, "Share the KV cache of common prefixes.")
-    disable_radix_cache: Annotated[bool | None, Unsupported(_SGLANG)] = key(None, "The opposite of radix_cache.")
-    mamba_radix_cache_strategy: Annotated[str | None, Unsupported(_SGLANG)] = key(
-        None, "Prefix cache of state-space layers."
+    radix_cache: bool | None = key(None, "Share the KV cache of common prefixes; sglang only.")
+    disable_radix_cache: bool | None = key(None, "The opposite of radix_cache.")
+    mamba_radix_cache_strategy: str | None = key(
+        None, "Prefix cache of state-space layers: sglang_mamba_radix_cache_strategy."
     )
-    enable_mixed_chunk: Annotated[bool | None, Unsupported(_SGLANG)] = key(None, "Mix prefill chunks with decoding.")
+    enable_mixed_chunk: bool | None = key(None, "Mix prefill chunks with decoding: sglang_enable_mixed_chunk.")
+    sglang_server_concurrency: int | None = key(
+        None, "Requests that a run sends to one sglang engine at the same time.", unit="requests", ge=1
+    )
     router_policy: Annotated[str | None, Unsupported(_ROUTER)] = key(None, "How requests are spread over engines.")
     router_cache_threshold: Annotated[float | None, Unsupported(_ROUTER)] = key(
         None, "Prefix match above which a request follows the cache."

@@ -6,11 +6,11 @@ from grpo.config.schema_base import Section, Unsupported, key
 
 _SCORING = "the periodic engine-learner scoring check is not built yet"
 _DIAGNOSTICS = "diagnostics are not built yet; metrics.jsonl has every step"
-_EXPERTS = "mixture-of-experts models are not built yet"
+_EXPERTS = "training of mixture-of-experts models is not built yet"
+_EXPERT_PARALLEL = "expert parallelism is not built yet"
 _COMPILE = "compiled models and their cache are not built yet"
 _CHECKPOINT = "this setting of distributed checkpoints is not built yet"
 _ONE_RANK = "several learner ranks are not built yet"
-_RESTART = "going on without, or with a replacement for, a failed engine is not built yet; only fail is"
 
 
 class Core(Section):
@@ -26,10 +26,7 @@ class Core(Section):
 
     prefixes: ClassVar[dict[str, Unsupported]] = {"compiler_cache": Unsupported(_COMPILE)}
 
-    publication_mode: Annotated[
-        Literal["barrier", "refresh", "engine_drain"] | None,
-        Unsupported("engine_drain is not built yet; barrier and refresh are", values=("engine_drain",)),
-    ] = key(
+    publication_mode: Literal["barrier", "refresh", "engine_drain"] | None = key(
         None,
         "How new weights become live in the engines.",
         derived="refresh for an asynchronous run with workflow sections, else barrier",
@@ -77,7 +74,7 @@ class Core(Section):
     model_config_file: Annotated[
         Any, Unsupported("the model's own config.json is used; overriding it is not built yet")
     ] = key(None, "Model configuration.", alias="model_config")
-    expert_parallel_size: Annotated[int, Unsupported(_EXPERTS, unless=(1,))] = key(
+    expert_parallel_size: Annotated[int, Unsupported(_EXPERT_PARALLEL, unless=(1,), plans=True)] = key(
         1, "Low-level name of trainer.expert_parallel_size.", unit="ranks", ge=1
     )
     attention_backend: Annotated[
@@ -105,11 +102,17 @@ class Core(Section):
     expert_balance_search_seconds: Annotated[float, Unsupported(_EXPERTS)] = key(
         0.25, "Time to search.", unit="seconds"
     )
-    router_aux_loss_weight: Annotated[float | None, Unsupported(_EXPERTS, unless=(0, 0.0))] = key(
-        None, "Weight of the router's balancing loss.", derived="0.01 low-level; no effect on dense models"
+    router_aux_loss_weight: float | None = key(
+        None,
+        "Weight of the balancing loss of a mixture-of-experts router; a dense model has none.",
+        derived="0.01 low-level, 0 with workflow sections",
+        ge=0,
     )
-    router_z_loss_weight: Annotated[float | None, Unsupported(_EXPERTS, unless=(0, 0.0))] = key(
-        None, "Weight of the router's z loss.", derived="1e-5 low-level; no effect on dense models"
+    router_z_loss_weight: float | None = key(
+        None,
+        "Weight of the z loss of a mixture-of-experts router; a dense model has none.",
+        derived="1e-5 low-level, 0 with workflow sections",
+        ge=0,
     )
     router_aux_loss_grouping: Annotated[Literal["pack", "sequence"] | None, Unsupported(_EXPERTS)] = key(
         None, "Over what the balancing loss is computed."
@@ -126,6 +129,9 @@ class Core(Section):
     checkpoint_keep_last: int = key(0, "Newest checkpoints kept; 0 keeps all.", unit="checkpoints", ge=0)
     checkpoint_keep_every: int = key(
         0, "Also keep checkpoints at multiples of this; 0 is none.", unit="collections", ge=0
+    )
+    checkpoint_overlap: bool = key(
+        True, "Training goes on while a checkpoint is written, from a copy of the learner's state."
     )
     checkpoint_thread_count: Annotated[int | None, Unsupported(_CHECKPOINT)] = key(None, "Writing threads.")
     checkpoint_process_count: Annotated[int | None, Unsupported(_CHECKPOINT)] = key(None, "Writing processes.")
@@ -145,9 +151,14 @@ class Core(Section):
     watchdog_seconds: float = key(
         600.0, "Without progress for this long, the run says who waits on whom and stops.", unit="seconds", gt=0
     )
-    grace_seconds: Annotated[
-        float | None, Unsupported("stopping on a signal with a committed checkpoint is not built yet")
-    ] = key(None, "Time to finish the step and commit a checkpoint after a signal.", unit="seconds", gt=0)
-    engine_failure: Annotated[Literal["replace", "drop", "fail"], Unsupported(_RESTART, values=("replace", "drop"))] = (
-        key("fail", "What follows when an engine fails.")
+    grace_seconds: float = key(
+        120.0,
+        "From a signal to the end of the process: the step is finished and a checkpoint committed in it.",
+        unit="seconds",
+        gt=0,
+    )
+    engine_failure: Literal["replace", "drop", "fail"] = key(
+        "fail",
+        "When an engine fails: replace starts another in its place, drop goes on with the others, fail ends the run. "
+        "Requests that it held are generated again, up to training.max_group_attempts.",
     )

@@ -1,6 +1,6 @@
 """Settings under their MILES names: [miles]."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from grpo.config.schema_base import Section, Unsupported, key
 
@@ -68,15 +68,29 @@ class Miles(Section):
     rollout_max_response_len: int | None = key(
         None, "Low-level name of inference.max_response_length.", unit="tokens", ge=1
     )
-    actor_num_nodes: Annotated[int, Unsupported(_TOPOLOGY, unless=(1,))] = key(
+    actor_num_nodes: Annotated[int, Unsupported(_TOPOLOGY, unless=(1,), plans=True)] = key(
         1, "Low-level name of trainer.trainer_num_nodes.", unit="nodes", ge=1
     )
-    actor_num_gpus_per_node: Annotated[int | None, Unsupported(_TOPOLOGY, unless=(0, 1))] = key(
+    actor_num_gpus_per_node: Annotated[int | None, Unsupported(_TOPOLOGY, unless=(0, 1), plans=True)] = key(
         None, "Low-level name of trainer.gpus.", unit="GPUs", ge=0
     )
-    rollout_num_gpus_per_engine: Annotated[int, Unsupported(_TOPOLOGY, unless=(1,))] = key(
+    rollout_num_gpus_per_engine: Annotated[int, Unsupported(_TOPOLOGY, unless=(1,), plans=True)] = key(
         1, "Low-level name of inference.rollout_tensor_parallel_size.", unit="GPUs", ge=1
     )
-    num_gpus_per_node: Annotated[Any, Unsupported(_TOPOLOGY, unless=(1,))] = key(None, "GPUs of a node.", unit="GPUs")
+    num_gpus_per_node: int | None = key(None, "Low-level name of launch.gpus_per_replica.", unit="GPUs", ge=1)
     colocate: bool | None = key(None, "Low-level name of inference.placement_mode: true is colocated.")
+    rollout_batch_size: int = key(8, "Low-level name of inference.rollout_batch_size.", unit="groups", ge=1)
+    global_batch_size: int | None = key(
+        None,
+        "Low-level name of inference.global_batch_size.",
+        unit="responses",
+        derived="rollout_batch_size x n_samples_per_prompt",
+        ge=1,
+    )
+    rollout_num_gpus: int | None = key(None, "Low-level name of inference.gpus.", unit="GPUs", ge=0)
+    prompt_data: str | None = key(None, "Low-level name of data.prompt_data.")
+    eval_prompt_data: list[str] | None = key(None, "Low-level name of data.eval_prompt_data.")
+    eval_interval: int | None = key(None, "Low-level name of training.eval_interval.", unit="collections", ge=1)
+    save: str | None = key(None, "Low-level name of output.root.", min_length=1)
+    save_interval: int | None = key(None, "Low-level name of training.save_interval.", unit="collections", ge=1)
     wandb_group: str | None = key(None, "Low-level name of tracking.wandb_group.")

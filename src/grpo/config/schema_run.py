@@ -16,6 +16,12 @@ class Model(Section):
         "Folder of the starting policy, relative to the run file, or builtin:NAME for one that ships with grpo.",
         min_length=1,
     )
+    plan_config: str | None = key(
+        None,
+        "config.json, or builtin:NAME, whose shape plan and validate use where model.source cannot be seen, as on a "
+        "laptop that submits to a cluster. A run always reads the folder itself.",
+        min_length=1,
+    )
     format: Annotated[Literal["hf", "olmo_core"], Unsupported(_OLMO_CORE, values=("olmo_core",))] = key(
         "hf", "What the folder holds: hf is a Hugging Face model folder."
     )

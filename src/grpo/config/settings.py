@@ -10,7 +10,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from grpo.config import engine_args
 from grpo.config.aliases import ALIASES, TWINS
+from grpo.config.findings import NotRunnable
 from grpo.config.load import Place, RawConfig, dotted
 from grpo.config.messages import describe, explain
 from grpo.config.names import nearest
@@ -172,20 +174,39 @@ def _section(
 ) -> Section:
     """Validate one section; wrong keys are reported, marked as bad and left out."""
     found = [*_unknown(settings.raw, path, model, values), *_unusable(settings.raw, path, values)]
-    wrong = {str(inner[len(path)]) for inner, _ in found}
-    checked = {name: value for name, value in values.items() if name not in wrong and name in keys_of(model)}
+    found += [item for item in _engine_keys(settings.raw, path, model, values) if item[0] not in dict(found)]
+    known = {name: value for name, value in values.items() if name in keys_of(model)}
     try:
-        model.model_validate(checked)
+        model.model_validate(_without(known, [inner[len(path) :] for inner, _ in found]))
     except ValidationError as error:
+        misspelt = {inner[:-1] for inner, _ in found}
         for item in error.errors(include_url=False):
+            if item["type"] == "missing" and (*path, *item["loc"][:-1]) in misspelt:
+                continue  # it is there, under the wrong name
             found.append(_problem(settings.raw, (*path, *item["loc"]), *explain(item)))
     reported = {inner for inner, _ in found}
     found += [item for item in _refused(settings.raw, path, model, values) if item[0] not in reported]
     problems += found
-    wrong = {str(inner[len(path)]) for inner, _ in found}
+    wrong = {str(inner[len(path)]) for inner, problem in found if not isinstance(problem, NotRunnable)}
     settings.bad |= {dotted((*path, name)) for name in wrong}
-    good = {name: value for name, value in checked.items() if name not in wrong}
+    good = {name: value for name, value in known.items() if name not in wrong}
     return model.model_validate(good) if good else model.model_construct()
+
+
+def _without(values: Any, paths: list[KeyPath]) -> Any:
+    """Return ``values`` with what stands at each of the paths left out, so that the rest is still checked.
+
+    Elements of arrays stay, because the places of those behind them would change.
+    """
+    if not paths or not isinstance(values, dict | list):
+        return values
+    pairs = values.items() if isinstance(values, dict) else enumerate(values)
+    kept = {
+        name: _without(inner, [path[1:] for path in paths if path[0] == name and len(path) > 1])
+        for name, inner in pairs
+        if not (isinstance(values, dict) and (name,) in paths)
+    }
+    return kept if isinstance(values, dict) else list(kept.values())
 
 
 def _tables(
@@ -209,19 +230,39 @@ def _unknown(
     """Yield keys that do not exist."""
     for place, table, inner in _tables(path, model, values):
         for name in inner:
-            if name not in keys_of(table) and unsupported(table, name) is None:
+            passed_on = engine_args.split(name)
+            if passed_on and passed_on[0] in table.engines:
+                continue
+            if name not in keys_of(table) and not unsupported(table, name):
                 yield _problem(raw, (*place, name), "unknown key", _did_you_mean(place, name, table))
+
+
+def _engine_keys(
+    raw: RawConfig, path: KeyPath, model: type[Section], values: dict[str, Any]
+) -> Iterator[tuple[KeyPath, UserError]]:
+    """Yield pass-through keys that the pinned engine does not take, or not with that value."""
+    for name, value in values.items():
+        passed_on = engine_args.split(name)
+        if passed_on and passed_on[0] in model.engines and name not in keys_of(model):
+            problem = engine_args.problem(name, value, also=keys_of(model))
+            if problem:
+                yield _problem(raw, (*path, name), *problem)
 
 
 def _refused(
     raw: RawConfig, path: KeyPath, model: type[Section], values: dict[str, Any]
 ) -> Iterator[tuple[KeyPath, UserError]]:
-    """Yield keys of features that are not built yet."""
+    """Yield keys of features that are not built yet; those that can be planned as such."""
     for place, table, inner in _tables(path, model, values):
         for name, value in inner.items():
-            marker = unsupported(table, name)
-            if marker is not None and marker.refuses(value):
-                yield _problem(raw, (*place, name), f"{describe(value)} is refused: {marker.reason}")
+            marker = next((item for item in unsupported(table, name) if item.refuses(value)), None)
+            if marker is None:
+                continue
+            key = (*place, name)
+            if marker.plans:
+                yield key, NotRunnable(f"{_shown(value)}: {marker.reason}", where=raw.where(key))
+            else:
+                yield _problem(raw, key, f"{describe(value)} is refused: {marker.reason}")
 
 
 def _unusable(raw: RawConfig, path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, UserError]]:
@@ -242,7 +283,10 @@ def _unusable(raw: RawConfig, path: KeyPath, value: Any) -> Iterator[tuple[KeyPa
 
 def _did_you_mean(path: KeyPath, name: str, model: type[Section]) -> str:
     """Return the fix for an unknown key: a near key of its table, else the same or a near key of another table."""
-    here, distance = nearest(name, keys_of(model))
+    if engine_args.split(name):
+        return "It belongs in [inference]."
+    passed_on = [key for engine in model.engines for key in engine_args.keys_like(name, engine)]
+    here, distance = nearest(name, [*keys_of(model), *passed_on])
     if here and distance == 1:
         return f"Did you mean {' or '.join(here)}?"
     others = {"": Top} | {other: info.model for other, info in SECTIONS.items() if other not in path and not info.named}

@@ -51,6 +51,10 @@ class PromptSource:
             self._position += 1
         return prompt
 
+    def by_id(self) -> dict[str, Prompt]:
+        """Return every prompt by its id."""
+        return {prompt.id: prompt for prompt in self._prompts}
+
     def state(self) -> SourceState:
         """Return the cursor: where :meth:`next` will draw from."""
         return SourceState(self._epoch, self._position)

@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import heapq
 import math
-import random
 from collections import deque
 from dataclasses import dataclass, field
+from statistics import NormalDist
 from typing import Literal
 
 from grpo.errors import RunFailed
@@ -29,6 +29,8 @@ from grpo.types import (
 from grpo.weights.protocol import WeightSource
 
 FOREVER_S = 1e12
+MASK_64 = (1 << 64) - 1
+STANDARD_NORMAL = NormalDist()
 FaultKind = Literal["die", "hang", "garbage", "wrong_version", "stuck_load"]
 
 
@@ -87,6 +89,7 @@ class SimulatedEngine:
         self._clock = 0.0  # tokens that a request running all the time would have got
         self._clock_time = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
         self._empty = asyncio.Event()
         self._empty.set()
         self.tokens_generated = 0
@@ -187,8 +190,10 @@ class SimulatedEngine:
 
     async def stats(self) -> EngineStats:
         """Return a moment's figures."""
+        self._advance()
         queued = sum(not one.gone for one in self._waiting)
-        return EngineStats(self._version, self._running, queued, self.tokens_generated, self._running / self._slots)
+        tokens = self.tokens_generated + sum(self._done(one) for _, _, one in self._heap if not one.gone)
+        return EngineStats(self._version, self._running, queued, tokens, self._running / self._slots)
 
     async def close(self) -> None:
         """Fail what is left."""
@@ -226,17 +231,25 @@ class SimulatedEngine:
         self._arm()
 
     def _arm(self) -> None:
+        while self._heap and self._heap[0][2].gone:
+            heapq.heappop(self._heap)
+        if not self._heap or self._paused or self._stopped:
+            self._disarm()
+            return
+        at = self._clock_time + max(0.0, self._heap[0][0] - self._clock) * self._step_s()
+        if at < self._timer_at:  # one that is early finds nothing to end and sets the next: cheaper than setting it now
+            self._disarm()
+            self._timer_at = at
+            self._timer = asyncio.get_running_loop().call_at(at, self._fire)
+
+    def _disarm(self) -> None:
+        self._timer_at = math.inf
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        while self._heap and self._heap[0][2].gone:
-            heapq.heappop(self._heap)
-        if self._heap and not self._paused and not self._stopped:
-            left = max(0.0, self._heap[0][0] - self._clock) * self._step_s()
-            self._timer = asyncio.get_running_loop().call_at(self._clock_time + left, self._fire)
 
     def _fire(self) -> None:
-        self._timer = None
+        self._timer, self._timer_at = None, math.inf
         self._advance()
         while self._heap and (self._heap[0][2].gone or self._heap[0][0] <= self._clock + 1e-6):
             one = heapq.heappop(self._heap)[2]
@@ -246,12 +259,11 @@ class SimulatedEngine:
         self._admit()
 
     def _finish(self, one: _Running) -> None:
+        if _uniform(one.request.params.seed ^ 0x5EED) < self._spec.engine_failure_rate:
+            self._die(RuntimeError("the simulated engine broke under a request"))  # this one among its requests
+            return
         self._forget(one)
         self._running -= 1
-        rng = random.Random(one.request.params.seed ^ 0x5EED)
-        if rng.random() < self._spec.engine_failure_rate:
-            self._die(RuntimeError("the simulated engine broke under a request"))
-            return
         finish = FinishReason.LENGTH if one.length >= one.request.params.max_tokens else FinishReason.STOP
         self.tokens_generated += one.length
         if not one.future.done():
@@ -279,13 +291,16 @@ class SimulatedEngine:
     # -- what is in a response ----------------------------------------------------------------------------------------
 
     def _length(self, request: SampleRequest) -> int:
-        rng = random.Random(request.params.seed)
-        drawn = rng.lognormvariate(math.log(self._spec.length_median), self._spec.length_sigma)
-        return max(1, min(request.params.max_tokens, round(drawn)))
+        # By inverting the distribution function at a number that the seed gives; seeding a generator would cost more
+        # than the rest of the request.
+        normal = self._spec.length_sigma * STANDARD_NORMAL.inv_cdf(_uniform(request.params.seed))
+        return max(1, min(request.params.max_tokens, round(self._spec.length_median * math.exp(normal))))
 
     def _response(self, one: _Running, tokens: int, finish: FinishReason) -> Response:
         self._sample(one, tokens)
-        spans = tuple(span for span in one.spans if span.start < tokens)
+        spans = tuple(one.spans if tokens else ())
+        if spans and spans[-1].start >= tokens:  # opened by a load, but never sampled from
+            spans = tuple(span for span in spans if span.start < tokens)
         logprob = math.nan if self._has("garbage") else -0.5
         return Response(one.request.request_id, one.ids, (logprob,) * tokens, spans, finish)
 
@@ -311,15 +326,21 @@ class SimulatedEngine:
         self._advance()
         self._stopped = True
         self._broken = self._broken or error
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._disarm()
 
     def _check_still(self) -> None:
         if self._broken is not None:
             raise RunFailed(str(self._broken), where=self._name)
         if self._running and not self._paused and not self._stopped:
             raise AssertionError(f"{self._name}: weights must not change under a running decode")
+
+
+def _uniform(seed: int) -> float:
+    """Return a number in (0, 1) that looks independent for every 64-bit seed (the finalizer of splitmix64)."""
+    mixed = (seed + 0x9E3779B97F4A7C15) & MASK_64
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & MASK_64
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & MASK_64
+    return ((mixed ^ (mixed >> 31)) >> 11 | 1) * 2.0**-53
 
 
 def _open_span(one: _Running, start: int, version: int) -> None:

@@ -30,17 +30,12 @@ def make_receipt(plan: Plan, command: Sequence[str]) -> dict[str, Any]:
     return {
         "schema_version": 1,
         "name": plan.job.name,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": list(command),
-        "working_directory": str(Path.cwd()),
-        "user": _user(),
-        "host": socket.gethostname(),
+        "attempts": [_attempt(plan, command)],
         "config": {
             "path": str(plan.raw.path),
             "sha256": plan.raw.sha256,
             "overrides": list(plan.raw.overrides),
         },
-        "job_sha256": plan.job.sha256(),
         "grpo": {"version": __version__, "git": git_state(Path(__file__).parent)},
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -48,10 +43,26 @@ def make_receipt(plan: Plan, command: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def write_receipt(path: Path, receipt: dict[str, Any]) -> None:
-    """Write a receipt; an existing one is not replaced."""
-    with path.open("x", encoding="utf-8") as file:
-        file.write(json.dumps(receipt, indent=2, sort_keys=True) + "\n")
+def add_attempt(receipt: str, plan: Plan, command: Sequence[str]) -> dict[str, Any]:
+    """Return the receipt in the text ``receipt`` with one more attempt to finish the run."""
+    known = json.loads(receipt)
+    return {**known, "attempts": [*known["attempts"], _attempt(plan, command)]}
+
+
+def receipt_text(receipt: dict[str, Any]) -> bytes:
+    """Return the content of ``receipt.json``."""
+    return (json.dumps(receipt, indent=2, sort_keys=True) + "\n").encode()
+
+
+def _attempt(plan: Plan, command: Sequence[str]) -> dict[str, Any]:
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": list(command),
+        "working_directory": str(Path.cwd()),
+        "user": _user(),
+        "host": socket.gethostname(),
+        "job_sha256": plan.job.sha256(),
+    }
 
 
 def package_versions() -> dict[str, str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -14,6 +16,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from transformers import AutoTokenizer, PreTrainedModel
 
+from grpo.crash import crash_point
 from grpo.errors import RunFailed, UserError
 from grpo.learner.model import no_progress_bars
 
@@ -29,6 +32,27 @@ def _one_process() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
         yield
+
+
+@dataclass(frozen=True)
+class CapturedState:
+    """A copy of a learner's state at one version: training goes on while it is written.
+
+    Attributes:
+        tensors: by name, on the CPU; nothing else refers to their memory.
+    """
+
+    version: int
+    tensors: dict[str, torch.Tensor]
+
+    @classmethod
+    def of(cls, version: int, state: Mapping[str, torch.Tensor]) -> CapturedState:
+        """Copy ``state``."""
+        return cls(version, {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()})
+
+    def write(self, path: Path) -> None:
+        """Write it into the new folder ``path``."""
+        save_state(path, self.tensors)
 
 
 def save_state(folder: Path, state: dict[str, torch.Tensor]) -> None:
@@ -64,6 +88,8 @@ def load_state(folder: Path, state: dict[str, torch.Tensor]) -> None:
 def export_hf(folder: Path, model: PreTrainedModel, source: Path) -> None:
     """Write weights (safetensors), config and generation config, and the tokenizer of the folder ``source``.
 
+    The folder gets its name when it is whole.
+
     Raises:
         RunFailed: ``folder`` exists and is not empty.
         UserError: ``source`` has no tokenizer that loads.
@@ -73,7 +99,12 @@ def export_hf(folder: Path, model: PreTrainedModel, source: Path) -> None:
         tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True)
     except (OSError, ValueError) as error:
         raise UserError(f"{source} has no tokenizer: {str(error).splitlines()[0]}", where="model.source") from error
-    folder.mkdir(parents=True, exist_ok=True)
+    aside = folder.with_name(f".partial-{folder.name}")
+    if aside.exists():  # ours, from a process that was killed here
+        shutil.rmtree(aside)
+    aside.mkdir(parents=True)
     with no_progress_bars():
-        model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+        model.save_pretrained(aside)
+    tokenizer.save_pretrained(aside)
+    crash_point("export.aside")
+    aside.rename(folder)

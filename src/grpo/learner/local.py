@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from grpo.errors import RunFailed
+from grpo.learner.checkpoint import CapturedState
 from grpo.learner.rank import LearnerRank
 from grpo.plan.job import JobSpec
 from grpo.types import StepMetrics, TrainBatch, TrainSample
@@ -57,9 +58,9 @@ class LocalLearner:
 
         return await self._run(take)
 
-    async def save(self, path: Path) -> None:
-        """Write a checkpoint into the new folder ``path``."""
-        await self._run(lambda: self._started().save(path))
+    async def capture(self) -> CapturedState:
+        """Return a copy of the state of now; waits for a step that is running."""
+        return await self._run(lambda: self._started().capture())
 
     async def load(self, path: Path) -> None:
         """Restore a checkpoint, the version included; after :meth:`start`."""

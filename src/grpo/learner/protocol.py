@@ -10,6 +10,14 @@ from grpo.types import StepMetrics, TrainBatch, TrainSample
 from grpo.weights.protocol import WeightSource
 
 
+class LearnerState(Protocol):
+    """A learner's state at one version, apart from the learner."""
+
+    def write(self, path: Path) -> None:
+        """Write it into the new folder ``path``; blocks, on any thread. Raises OSError or RunFailed."""
+        ...
+
+
 class Learner(Protocol):
     """The sharded training job, seen as one."""
 
@@ -37,12 +45,12 @@ class Learner(Protocol):
         """Return the current weights; with ``snapshot`` an immutable copy that later steps do not touch."""
         ...
 
-    async def save(self, path: Path) -> None:
-        """Write model, optimizer, schedule and random state into the new folder ``path``."""
+    async def capture(self) -> LearnerState:
+        """Return a copy of model, optimizer, schedule and random state, which later steps do not touch."""
         ...
 
     async def load(self, path: Path) -> None:
-        """Restore what :meth:`save` wrote, the version included."""
+        """Restore what a captured state wrote, the version included."""
         ...
 
     async def export_hf(self, path: Path) -> None:

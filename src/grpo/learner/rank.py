@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from grpo.errors import RunFailed
-from grpo.learner.checkpoint import export_hf, load_state, save_state
+from grpo.learner.checkpoint import CapturedState, export_hf, load_state
 from grpo.learner.model import MasterParameters, load_policy, recompute_activations, response_logprobs
 from grpo.learner.objective import Objective, StepCounts, TokenInputs, objective, token_weight
 from grpo.learner.packing import MicroBatch, micro_batches
@@ -209,12 +209,12 @@ class LearnerRank:
                 state[f"optimizer.{key}.{name}"] = value
         return state
 
-    def save(self, path: Path) -> None:
-        """Write model, optimizer, version and random state into the new folder ``path``."""
-        save_state(path, self._state())
+    def capture(self) -> CapturedState:
+        """Return a copy of model, optimizer, version and random state, to be written while training goes on."""
+        return CapturedState.of(self._version, self._state())
 
     def load(self, path: Path) -> None:
-        """Restore what :meth:`save` wrote; what follows is bit for bit what would have followed then."""
+        """Restore what a captured state wrote; what follows is bit for bit what would have followed then."""
         state = self._state()
         load_state(path, state)
         self._version = int(state["version"])

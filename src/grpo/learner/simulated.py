@@ -27,6 +27,11 @@ class SimulatedWeights:
         """There are no tensors."""
         return iter(())
 
+    def write(self, path: Path) -> None:
+        """Write the version."""
+        path.mkdir(parents=True)
+        (path / "simulated.json").write_text(json.dumps({"version": self.version}) + "\n")
+
 
 class SimulatedLearner:
     """The Learner protocol over :class:`~grpo.plan.job.SimulationSpec`.
@@ -100,10 +105,9 @@ class SimulatedLearner:
         """Return the version."""
         return SimulatedWeights(self._version)
 
-    async def save(self, path: Path) -> None:
-        """Write the version."""
-        path.mkdir(parents=True)
-        (path / "simulated.json").write_text(json.dumps({"version": self._version}) + "\n")
+    async def capture(self) -> SimulatedWeights:
+        """Return the version."""
+        return SimulatedWeights(self._version)
 
     async def load(self, path: Path) -> None:
         """Read the version."""

@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from grpo.plan.inspect import path_kind, read_model_config
+from grpo.plan.inspect import config_of, path_kind
 from grpo.plan.job import JobSpec
-from grpo.plan.paths import model_dir
 from grpo.plan.resolve import Plan
 from grpo.plan.shapes import parameter_count
 
@@ -85,7 +84,9 @@ def _backend(job: JobSpec) -> str:
 
 
 def _model(job: JobSpec) -> str:
-    config = read_model_config(model_dir(job.model.source))
+    config = config_of(job.model.source, job.model.plan_config)
+    if config is None:
+        return f"{job.model.source} (not visible from here)"
     count = parameter_count(config)
     size = f"{count:,} parameters" if count is not None else "unknown size"
     return f"{job.model.source} ({config.get('model_type', 'unknown kind')}, {size})"
@@ -149,4 +150,6 @@ def _output(job: JobSpec) -> str:
     root = Path(job.output.root)
     used = path_kind(root) == "file" or (path_kind(root) == "folder" and any(root.iterdir()))
     state = "used: a run would be refused" if used else "fresh"
+    if job.launch.backend != "local":
+        state = "on the nodes of the run"
     return f"{root} ({state}){f'; export in {job.output.hf_dir}' if job.output.export_hf else ''}"

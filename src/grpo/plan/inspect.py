@@ -7,18 +7,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+from grpo.config import derive
+from grpo.config.findings import Advice, NotRunnable
 from grpo.config.settings import BadKey, Settings
 from grpo.errors import UserError
-from grpo.plan.paths import BUILTIN_PREFIX, model_dir
+from grpo.plan.architecture import architecture_problems
+from grpo.plan.output import output_problems
+from grpo.plan.paths import BUILTIN_PREFIX, model_dir, shape_file
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
+PLANNED_TASKS = frozenset({"gsm8k", "math", "ifeval"})
+"""Documented tasks; those that are not in the registry can be planned, but not run."""
 WEIGHT_PATTERNS = ("*.safetensors", "pytorch_model*.bin")
 
 
 def inspect(settings: Settings) -> list[UserError]:
     """Return every problem of the model folder and of the data that the settings name."""
     problems: list[UserError] = []
-    for look in (_model, _tasks, _prompt_files):
+    for look in (_model, _tasks, _prompt_files, output_problems):
         try:
             problems += list(look(settings))
         except BadKey:
@@ -34,19 +40,49 @@ def model_source(settings: Settings) -> str | None:
     return str(settings.path("model.source"))
 
 
+def plan_config_source(settings: Settings) -> str | None:
+    """Return ``model.plan_config`` with an absolute path, or ``builtin:NAME`` as it is; None if it is not given."""
+    source = settings.value("model.plan_config")
+    if source is None or source.startswith(BUILTIN_PREFIX):
+        return source
+    return str(settings.path("model.plan_config"))
+
+
 def read_model_config(folder: Path) -> dict[str, Any]:
     """Read ``config.json`` of a model folder.
 
     Raises:
         UserError: it is missing, unreadable or not a JSON object.
     """
+    return _read_config_file(folder / "config.json")
+
+
+def _read_config_file(path: Path) -> dict[str, Any]:
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{folder / 'config.json'} cannot be read ({_reason(error)})") from None
+        raise UserError(f"{path} cannot be read ({_reason(error)})") from None
     if not isinstance(config, dict):
-        raise UserError(f"{folder / 'config.json'} is not a JSON object")
+        raise UserError(f"{path} is not a JSON object")
     return config
+
+
+def config_of(source: str, plan_config: str | None) -> dict[str, Any] | None:
+    """Return ``config.json`` of a model source, or else of ``plan_config``; None where neither can be read."""
+    try:
+        return read_model_config(model_dir(source))
+    except UserError:
+        pass
+    try:
+        return None if plan_config is None else _read_config_file(shape_file(plan_config))
+    except UserError:
+        return None
+
+
+def planned_config(settings: Settings) -> dict[str, Any] | None:
+    """Return the ``config.json`` that the model is planned with; None where none can be read."""
+    source = model_source(settings)
+    return None if source is None else config_of(source, plan_config_source(settings))
 
 
 def path_kind(path: Path) -> Literal["folder", "file", "missing"]:
@@ -68,6 +104,7 @@ def _model(settings: Settings) -> Iterator[UserError]:
     if source is None:
         return
     where = settings.where("model.source")
+    yield from _plan_config(settings)
     try:
         folder = model_dir(source)
     except UserError as error:
@@ -75,15 +112,27 @@ def _model(settings: Settings) -> Iterator[UserError]:
         return
     if (kind := path_kind(folder)) != "folder":
         what = "is a file, not a folder" if kind == "file" else "no such folder"
-        yield UserError(f"{folder}: {what}", where=where, fix="Name a Hugging Face model folder.")
-        return
-    if not (folder / "config.json").is_file():
+        fix = "Name a Hugging Face model folder."
+        yield (
+            _unseen(settings, "model.source", f"{folder}: {what}", fix)
+            if kind == "missing"
+            else UserError(f"{folder}: {what}", where=where, fix=fix)
+        )
+    elif not (folder / "config.json").is_file():
         yield UserError(
             f"{folder} has no config.json, so it is no Hugging Face model folder",
             where=where,
             fix="Name the folder that holds config.json, the weights and the tokenizer.",
         )
-        return
+    else:
+        yield from _folder(settings, folder)
+    config = planned_config(settings)
+    if config is not None:
+        yield from architecture_problems(settings, config)
+
+
+def _folder(settings: Settings, folder: Path) -> Iterator[UserError]:
+    where = settings.where("model.source")
     if not any((folder / name).is_file() for name in TOKENIZER_FILES):
         yield UserError(
             f"{folder} has no tokenizer ({' or '.join(TOKENIZER_FILES[:2])})",
@@ -95,23 +144,41 @@ def _model(settings: Settings) -> Iterator[UserError]:
             f"{folder} has no weights ({' or '.join(WEIGHT_PATTERNS)})", where=where, fix="Download the whole model."
         )
     try:
-        config = read_model_config(folder)
+        read_model_config(folder)
     except UserError as error:
         yield UserError(error.what, where=where)
+
+
+def _plan_config(settings: Settings) -> Iterator[UserError]:
+    source = plan_config_source(settings)
+    if source is None:
         return
-    yield from _positions(settings, folder, config)
+    where = settings.where("model.plan_config")
+    try:
+        path = shape_file(source)
+    except UserError as error:
+        yield UserError(error.what, where=where, fix=error.fix)
+        return
+    try:
+        _read_config_file(path)
+    except UserError as error:
+        yield UserError(error.what, where=where, fix="Name a config.json, or builtin:NAME.")
 
 
-def _positions(settings: Settings, folder: Path, config: dict[str, Any]) -> Iterator[UserError]:
-    limit, context = config.get("max_position_embeddings"), settings.value("inference.max_context_length")
-    if isinstance(limit, int) and limit < context:
-        key = "inference.max_context_length"
-        default = "" if settings.given(key) else " (the default)"
-        yield UserError(
-            f"{context} tokens{default} exceed the {limit} positions of the model",
-            where=settings.where(key),
-            fix=f"Set it to at most {limit}.",
+def _unseen(settings: Settings, key: str, what: str, fix: str) -> UserError:
+    """Return what a missing input means: an error here, but not where a run elsewhere may well see it."""
+    where = settings.where(key)
+    backend = derive.launch_backend(settings).value
+    if backend != "local":
+        name = {"slurm": "SLURM", "beaker": "Beaker"}[backend]
+        return Advice(
+            f"{what} on this machine, so it was not checked",
+            where=where,
+            fix=f"The nodes that {name} gives must see it.",
         )
+    if key == "model.source" and settings.value("model.plan_config") is not None:
+        return NotRunnable(f"{what}; planned with model.plan_config instead", where=where, fix=fix)
+    return UserError(what, where=where, fix=fix)
 
 
 def _tasks(settings: Settings) -> Iterator[UserError]:
@@ -129,6 +196,13 @@ def _tasks(settings: Settings) -> Iterator[UserError]:
     seen: set[str] = set()
     for index, task in enumerate(tasks):
         path = ("data", "tasks", index)
+        if task.task in PLANNED_TASKS - set(TASKS):
+            yield NotRunnable(
+                f"task {task.task!r} is not built yet",
+                where=settings.raw.where((*path, "task")),
+                fix="Give its prompts as data.prompt_data.",
+            )
+            continue
         if task.task not in TASKS:
             yield UserError(
                 f"there is no task {task.task!r}",
@@ -170,8 +244,11 @@ def prompt_files(settings: Settings) -> list[tuple[str, str, Path]]:
 def _prompt_files(settings: Settings) -> Iterator[UserError]:
     for key, _, path in prompt_files(settings):
         if (kind := path_kind(path)) != "file":
-            what = "is a folder" if kind == "folder" else "no such file"
-            yield UserError(f"{path}: {what}", where=settings.where(key), fix="Name a JSONL file of prompts.")
+            fix = "Name a JSONL file of prompts."
+            if kind == "missing":
+                yield _unseen(settings, key, f"{path}: no such file", fix)
+            else:
+                yield UserError(f"{path}: is a folder", where=settings.where(key), fix=fix)
             continue
         from grpo.data.jsonl import check_prompt_file
 

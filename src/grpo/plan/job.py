@@ -22,10 +22,11 @@ class Spec(BaseModel):
 
 
 class ModelSpec(Spec):
-    """The starting policy."""
+    """The starting policy. ``plan_config`` is a ``config.json`` to plan with where ``source`` cannot be seen."""
 
     source: str
     format: Literal["hf"] = "hf"
+    plan_config: str | None = None
 
 
 class OutputSpec(Spec):
@@ -127,6 +128,8 @@ class ObjectiveSpec(Spec):
             of token means, ``constant`` responses times ``max_response_length``.
         correction: to the behavior policy: ``tis`` min(ratio, cap), ``icepop`` zero outside [low, high], ``sequence``
             one ratio a response, capped.
+        router_aux_weight, router_z_weight: of the balancing loss and the z loss of a mixture-of-experts router; no
+            effect on a dense model.
     """
 
     advantage_std: bool
@@ -140,6 +143,8 @@ class ObjectiveSpec(Spec):
     tis_cap: float
     icepop_low: float
     icepop_high: float
+    router_aux_weight: float = 0.0
+    router_z_weight: float = 0.0
 
 
 class FilterSpec(Spec):
@@ -229,7 +234,12 @@ class SimulationSpec(Spec):
 
 
 class EngineSpec(Spec):
-    """Rollout engines. ``running_requests`` is per engine; ``dtype`` as torch names it."""
+    """Rollout engines. ``running_requests`` is per engine; ``dtype`` as torch names it.
+
+    Attributes:
+        expert_parallel_size: GPUs that share the experts inside an engine.
+        options: arguments of the engine itself, without their ``vllm_`` or ``sglang_``.
+    """
 
     backend: Literal["local", "vllm", "sglang", "simulated"]
     count: int
@@ -237,12 +247,18 @@ class EngineSpec(Spec):
     running_requests: int
     dtype: Literal["float32", "bfloat16"]
     failure: Literal["replace", "drop", "fail"]
+    expert_parallel_size: int = 1
     options: dict[str, Any] = {}
     simulation: SimulationSpec = SimulationSpec()
 
 
 class LearnerSpec(Spec):
-    """The learner. ``micro_batch_size`` is in sequences, or in packs when packing; ``packing_max_tokens`` is a pack."""
+    """The learner. ``micro_batch_size`` is in sequences, or in packs when packing; ``packing_max_tokens`` is a pack.
+
+    Attributes:
+        expert_parallel_size: ranks that share the experts of a mixture-of-experts layer.
+        cpu_threads: threads of PyTorch in this process; 0 is PyTorch's own choice.
+    """
 
     backend: Literal["fsdp", "deepspeed"]
     ranks: int
@@ -252,15 +268,25 @@ class LearnerSpec(Spec):
     packing_max_tokens: int
     activation_recompute: bool
     seed: int
+    expert_parallel_size: int = 1
+    cpu_threads: int = 0
 
 
 class CheckpointSpec(Spec):
-    """When checkpoints are written. ``interval`` is in collections; 0 is only at the end."""
+    """When checkpoints are written. ``interval`` is in collections; 0 is only at the end.
+
+    Attributes:
+        keep_last: newest ones kept; 0 keeps all. keep_every: also those of every so many collections; 0 is none.
+        overlap: training goes on while a checkpoint is written, from a copy of the learner's state.
+        grace_s: from a signal to the end of the process, the last checkpoint included.
+    """
 
     save: bool
     interval: int
     keep_last: int
     keep_every: int
+    overlap: bool = True
+    grace_s: float = 120.0
 
 
 class TrackingSpec(Spec):
@@ -273,9 +299,49 @@ class TrackingSpec(Spec):
 
 
 class LaunchSpec(Spec):
-    """How the run gets to where it trains."""
+    """How the run gets to where it trains.
+
+    Attributes:
+        env: environment variables of a submitted run. secrets: variable name to name of a secret.
+        options: settings of the chosen backend, under their names in the run file.
+        startup_timeout_s, heartbeat_timeout_s: for nodes to find each other, and to be heard of.
+    """
 
     backend: Literal["local", "slurm", "beaker"]
+    env: dict[str, str] = {}
+    secrets: dict[str, str] = {}
+    options: dict[str, Any] = {}
+    auto_resume: bool = True
+    startup_timeout_s: float = 1200.0
+    heartbeat_timeout_s: float = 120.0
+
+
+class Placement(Spec):
+    """Where one learner rank or one engine is. ``gpus`` are numbers on its node; none is a CPU process."""
+
+    node: int = 0
+    gpus: tuple[int, ...] = ()
+
+
+class TopologySpec(Spec):
+    """Which role is on which node and GPU; computed in ``plan/topology.py``.
+
+    Attributes:
+        gpus_per_node: of every node; 0 where the run asks for none.
+        colocated: engines share the GPUs of the learner and take turns with it.
+        learner: by rank. engines: in the order of their names; those of a tensor-parallel engine are on one node.
+    """
+
+    nodes: int = 1
+    gpus_per_node: int = 0
+    colocated: bool = False
+    learner: tuple[Placement, ...] = (Placement(),)
+    engines: tuple[Placement, ...] = (Placement(),)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that have a role, over all nodes."""
+        return len({(place.node, gpu) for place in (*self.learner, *self.engines) for gpu in place.gpus})
 
 
 class JobSpec(Spec):
@@ -299,6 +365,7 @@ class JobSpec(Spec):
     checkpoint: CheckpointSpec
     tracking: TrackingSpec
     launch: LaunchSpec
+    topology: TopologySpec = TopologySpec()
 
     def to_json(self) -> str:
         """Return the text of ``job.json``: sorted keys, so that equal jobs give equal bytes."""

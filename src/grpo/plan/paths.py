@@ -48,6 +48,21 @@ class RunPaths:
         return self.root / "rollouts"
 
     @property
+    def lock(self) -> Path:
+        """Locked by the process that trains."""
+        return self.root / ".lock"
+
+    @property
+    def captured(self) -> Path:
+        """The file of captured groups."""
+        return self.rollouts / "groups.jsonl"
+
+    @property
+    def growing(self) -> tuple[Path, ...]:
+        """The files that a run appends to, and that a resumed run cuts back to its checkpoint."""
+        return self.metrics, self.ledger, self.captured
+
+    @property
     def checkpoints(self) -> Path:
         """Committed checkpoints, one folder each."""
         return self.root / "checkpoints"
@@ -58,7 +73,7 @@ class RunPaths:
         return self.root / "logs"
 
     @property
-    def complete(self) -> Path:
+    def result(self) -> Path:
         """Written last: the run's result. Its presence means that the run is complete."""
         return self.root / "result.json"
 
@@ -67,6 +82,22 @@ def builtin_models() -> tuple[str, ...]:
     """Names of the policies that ship with the package."""
     folder = Path(str(files("grpo"))) / "assets"
     return tuple(sorted(path.name for path in folder.iterdir() if (path / "config.json").exists()))
+
+
+def shape_file(source: str) -> Path:
+    """Return the ``config.json`` that ``model.plan_config`` means: a path, or ``builtin:NAME``; it may not exist.
+
+    Raises:
+        UserError: there is no built-in shape of that name.
+    """
+    if not source.startswith(BUILTIN_PREFIX):
+        return Path(source)
+    folder = Path(str(files("grpo"))) / "assets" / "shapes"
+    names = sorted(path.stem for path in folder.glob("*.json"))
+    name = source.removeprefix(BUILTIN_PREFIX)
+    if name not in names:
+        raise UserError(f"no built-in shape {name!r}", fix=f"The built-in shapes are: {', '.join(names)}.")
+    return folder / f"{name}.json"
 
 
 def model_dir(source: str) -> Path:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from grpo.config import checks, derive
+from grpo.config.findings import Findings, sort
 from grpo.config.load import RawConfig, load
 from grpo.config.provenance import Sourced, derived, from_setting, taken
-from grpo.config.schema_base import Section
+from grpo.config.schema_base import Section, keys_of
+from grpo.config.schema_launch import Coordination, Slurm
 from grpo.config.settings import Settings, read_settings
 from grpo.errors import ConfigErrors, UserError
-from grpo.plan.inspect import inspect, model_source, prompt_files
-from grpo.plan.job import JobSpec
+from grpo.plan.inspect import inspect, model_source, plan_config_source, prompt_files
+from grpo.plan.job import JobSpec, SimulationSpec
+from grpo.plan.topology import TOPOLOGY_KEYS, placement_problems, topology
+
+NOTHING = Findings()
 
 
 @dataclass(frozen=True)
@@ -25,11 +30,18 @@ class Plan:
         raw: the file as given.
         job: what will run.
         provenance: the origin of every value of the job, by its path: ``batch.steps_per_collection``.
+        findings: warnings, and why the job cannot be run here; no errors.
     """
 
     raw: RawConfig
     job: JobSpec
     provenance: dict[str, Sourced]
+    findings: Findings = NOTHING
+
+    def require_runnable(self) -> None:
+        """Raise ConfigErrors if ``grpo run`` must refuse the job as things are."""
+        if self.findings.cannot_run:
+            raise ConfigErrors(self.findings.cannot_run)
 
     def as_json(self) -> dict[str, Any]:
         """Return what ``grpo plan --json`` prints."""
@@ -46,25 +58,57 @@ def plan(path: Path, overrides: Sequence[str] = ()) -> Plan:
         UserError: the file cannot be read.
         ConfigErrors: the file, the model folder or the data has problems; all of them.
     """
-    raw = load(path, overrides)
-    settings, problems = find_problems(raw)
-    if problems:
-        raise ConfigErrors(problems)
-    return resolve(settings)
+    settings, found = find_problems(load(path, overrides))
+    findings = sort(found)
+    if findings.errors:
+        raise ConfigErrors(findings.errors)
+    return resolve(settings, findings)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What :func:`check` found. ``plan`` is None where there are errors; ``prompt`` is the first training prompt."""
+
+    findings: Findings
+    plan: Plan | None = None
+    prompt: str | None = None
+
+
+def check(path: Path, overrides: Sequence[str] = ()) -> Checked:
+    """Find everything about a run file, its data read whole; writes nothing.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    from grpo.plan.prompts import prompt_problems  # reads data and tokenizer, which plan does not
+
+    settings, found = find_problems(load(path, overrides))
+    findings, shown = sort(found), None
+    if not findings.errors:
+        resolved = resolve(settings, findings)
+        more, shown = prompt_problems(resolved.job, settings)
+        findings = sort([*found, *more])
+    if findings.errors:
+        return Checked(findings, prompt=shown)
+    return Checked(findings, resolve(settings, findings), shown)
 
 
 def find_problems(raw: RawConfig) -> tuple[Settings, list[UserError]]:
-    """Return the settings and every problem: of the schema, between fields, and of the files that are named."""
+    """Return the settings and all that is found about a file: of the schema, between fields, and of the files it names.
+
+    What is found may be :class:`~grpo.config.findings.Advice` or :class:`~grpo.config.findings.NotRunnable`;
+    :func:`~grpo.config.findings.sort` tells them apart.
+    """
     settings, problems = read_settings(raw)
-    return settings, problems + checks.check(settings) + inspect(settings)
+    return settings, problems + checks.check(settings) + inspect(settings) + placement_problems(settings)
 
 
-def resolve(settings: Settings) -> Plan:
-    """Compute the job of settings that have no problems."""
+def resolve(settings: Settings, findings: Findings = NOTHING) -> Plan:
+    """Compute the job of settings that have no errors."""
     resolver = _Resolver(settings)
-    for part in (_what, _geometry, _learning, _sync, _compute):
+    for part in (_what, _geometry, _learning, _sync, _compute, _topology):
         part(resolver)
-    return Plan(settings.raw, JobSpec.model_validate(resolver.tree), resolver.provenance)
+    return Plan(settings.raw, JobSpec.model_validate(resolver.tree), resolver.provenance, findings)
 
 
 class _Resolver:
@@ -98,6 +142,7 @@ def _what(resolver: _Resolver) -> None:
     put("config_sha256", derived(settings.raw.sha256, "", f"SHA-256 of the bytes of {Path(settings.raw.name).name}"))
     _put_replaced(resolver, "model.source", "model.source", model_source(settings))
     take("model", format="model.format")
+    _put_replaced(resolver, "model.plan_config", "model.plan_config", plan_config_source(settings))
     root = settings.path("output.root")
     _put_replaced(resolver, "output.root", "output.root", str(root))
     take("output", export_hf="output.export_hf", rollout_sample_rate="output.rollout_sample_rate")
@@ -110,14 +155,52 @@ def _what(resolver: _Resolver) -> None:
     put("evaluation.interval", derive.eval_interval(settings))
     put("evaluation.final", derive.eval_final(settings))
     take("checkpoint", save="training.save_checkpoints", keep_last="core.checkpoint_keep_last")
-    take("checkpoint", keep_every="core.checkpoint_keep_every")
+    take("checkpoint", keep_every="core.checkpoint_keep_every", overlap="core.checkpoint_overlap")
+    take("checkpoint", grace_s="core.grace_seconds")
     if settings.given("training.save_interval"):
         take("checkpoint", interval="training.save_interval")
     else:
         put("checkpoint.interval", derived(0, "training.save_interval", "only at the end"))
     take("tracking", wandb_mode="tracking.wandb_mode", wandb_team="tracking.wandb_team")
     take("tracking", wandb_project="tracking.wandb_project", wandb_group="tracking.wandb_group")
-    take("launch", backend="launch.backend")
+    _launch(resolver)
+
+
+_BEAKER_KEYS = (
+    *("workspace", "budget", "cluster", "priority", "min_runtime", "timeout", "gpus_per_replica", "shared_memory"),
+    "weka_mounts",
+)
+
+
+def _launch(resolver: _Resolver) -> None:
+    """Set how the run gets to its machines: what the chosen backend reads."""
+    settings, put, take = resolver.settings, resolver.put, resolver.take
+    backend = derive.launch_backend(settings)
+    put("launch.backend", backend)
+    take("launch", env="launch.env", secrets="launch.secrets", auto_resume="launch.auto_resume")
+    coordination = settings.value("launch.coordination") or Coordination()
+    for name in ("startup_timeout", "heartbeat_timeout"):
+        put(f"launch.{name}_s", _inner(settings, "launch.coordination", name, getattr(coordination, name)))
+    options: dict[str, Sourced] = {}
+    if backend.value == "slurm":
+        table = settings.value("launch.slurm") or Slurm()
+        options = {name: _inner(settings, "launch.slurm", name, getattr(table, name)) for name in keys_of(Slurm)}
+    elif backend.value == "beaker":
+        options = {name: taken(settings, f"launch.{name}") for name in _BEAKER_KEYS}
+        mounts = [mount.model_dump() for mount in options["weka_mounts"].value]
+        options["weka_mounts"] = replace(options["weka_mounts"], value=mounts)
+    if not options:
+        put("launch.options", derived({}, "launch", "a run on this machine is not submitted"))
+    for name, origin in options.items():
+        put(f"launch.options.{name}", origin)
+
+
+def _inner(settings: Settings, table: str, name: str, value: Any) -> Sourced:
+    """Return the origin of a key of a table inside a section."""
+    place = settings.raw.places.get((*table.split("."), name))
+    if place is None:
+        return Sourced(value, "default", f"{table}.{name}")
+    return Sourced(value, "set" if place.is_set else "file", f"{table}.{name}", str(place))
 
 
 def _put_replaced(resolver: _Resolver, path: str, key: str, value: str | None) -> None:
@@ -182,6 +265,8 @@ def _learning(resolver: _Resolver) -> None:
     take("objective", kl_coef="optimizer.kl_loss_coef", entropy_coef="optimizer.entropy_coef")
     put("objective.correction", derive.correction(settings))
     take("objective", tis_cap="async.tis_cap", icepop_low="async.icepop_low", icepop_high="async.icepop_high")
+    put("objective.router_aux_weight", derive.router_weight(settings, "core.router_aux_loss_weight", 0.01))
+    put("objective.router_z_weight", derive.router_weight(settings, "core.router_z_loss_weight", 1e-5))
     exclude = settings.get("miles.custom_reward_post_process_path")
     origin = from_setting(exclude)
     put("filter.exclude_truncated", Sourced(exclude.value is not None, origin.kind, origin.key, origin.place))
@@ -211,15 +296,17 @@ def _sync(resolver: _Resolver) -> None:
 def _compute(resolver: _Resolver) -> None:
     """Set engines and learner."""
     settings, put, take = resolver.settings, resolver.put, resolver.take
-    take("engine", backend="inference.backend", tensor_parallel_size="inference.rollout_tensor_parallel_size")
-    take("engine", running_requests="inference.local_running_requests", dtype="inference.dtype")
-    take("engine", failure="core.engine_failure")
+    put("engine.backend", derive.engine_backend(settings))
+    take("engine", tensor_parallel_size="inference.rollout_tensor_parallel_size", dtype="inference.dtype")
+    take("engine", expert_parallel_size="inference.rollout_expert_parallel_size", failure="core.engine_failure")
+    put("engine.running_requests", derive.running_requests(settings))
     put("engine.count", derive.engine_count(settings))
-    put("engine.options", derived({}, "inference", "the local engine has no pass-through options"))
-    put("engine.simulation", derived({}, "inference", "only the simulated engine reads it"))
+    put("engine.options", derive.engine_options(settings))
+    _simulation(resolver)
     take("learner", backend="trainer.backend", dtype="trainer.dtype", micro_batch_size="trainer.micro_batch_size")
     take("learner", sequence_packing="trainer.sequence_packing", activation_recompute="trainer.activation_recompute")
     put("learner.ranks", derive.learner_ranks(settings))
+    take("learner", cpu_threads="runtime.cpu_threads", expert_parallel_size="trainer.expert_parallel_size")
     put("learner.seed", derive.seed(settings, "miles.seed"))
     if settings.value("trainer.packing_max_tokens") is not None:
         take("learner", packing_max_tokens="trainer.packing_max_tokens")
@@ -230,3 +317,16 @@ def _compute(resolver: _Resolver) -> None:
             "learner.packing_max_tokens",
             derived(context, "trainer.packing_max_tokens", text, "inference.max_context_length"),
         )
+
+
+def _simulation(resolver: _Resolver) -> None:
+    """Set the assumptions of a simulated fleet; other engines read none of them."""
+    for name in SimulationSpec.model_fields:
+        resolver.take("engine.simulation", **{name: f"simulation.{name}"})
+
+
+def _topology(resolver: _Resolver) -> None:
+    """Set which role is on which node and GPU."""
+    result, arithmetic = topology(resolver.settings)
+    for name, value in result.model_dump(mode="json").items():
+        resolver.put(f"topology.{name}", derived(value, "topology", arithmetic, *TOPOLOGY_KEYS))

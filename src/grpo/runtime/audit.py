@@ -1,4 +1,7 @@
-"""``ledger.jsonl``: the audit trail of the ledger, one line a transition."""
+"""``ledger.jsonl``: the audit trail of the ledger, one line a transition. :mod:`grpo.obs.trail` reads it.
+
+A line has no clock time, so that two runs of the same seed in a synchronous mode give the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from pathlib import Path
 
 from grpo.obs.jsonl import JsonLines
 from grpo.obs.observer import Observer
-from grpo.runtime.ledger import Transition
+from grpo.runtime.ledger import State, Transition
 
 
 class LedgerFile(Observer):
@@ -27,6 +30,8 @@ class LedgerFile(Observer):
             "after": transition.after.value,
             "version": transition.version,
         }
+        if transition.before is State.PENDING and transition.source:
+            row["source"] = transition.source
         if transition.reason:
             row["reason"] = transition.reason
         if transition.retried:

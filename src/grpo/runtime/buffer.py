@@ -33,7 +33,8 @@ class Buffer:
         self._limit = sync.max_policy_lag
         self._wait = sync.straggler == "wait"
         self._outstanding = outstanding
-        self._groups: list[Group] = []
+        self._groups: dict[int, Group] = {}
+        self._ages: dict[int, int] = {}  # min_version of each, which is a pass over all its spans
         self._versions: Counter[int] = Counter()
 
     def __len__(self) -> int:
@@ -42,18 +43,18 @@ class Buffer:
     @property
     def groups(self) -> tuple[Group, ...]:
         """What is held, in the order of arrival."""
-        return tuple(self._groups)
+        return tuple(self._groups.values())
 
     def put(self, group: Group) -> None:
         """Add a graded group."""
-        self._groups.append(group)
-        self._versions[group.min_version] += 1
+        oldest = group.min_version
+        self._groups[group.group_id] = group
+        self._ages[group.group_id] = oldest
+        self._versions[oldest] += 1
 
     def stale(self, version: int) -> tuple[Group, ...]:
         """Remove and return the groups whose lag is over the limit at policy ``version``."""
-        stale = tuple(group for group in self._groups if version - group.min_version > self._limit)
-        self._remove(stale)
-        return stale
+        return self._remove([group_id for group_id, oldest in self._ages.items() if version - oldest > self._limit])
 
     def ready(self, version: int, *, overtake: bool = False) -> bool:
         """Whether a collection can be taken at policy ``version``; ``overtake`` lets stragglers be passed."""
@@ -65,19 +66,16 @@ class Buffer:
         """Remove and return a collection; call only when :meth:`ready` and after :meth:`stale`."""
         if len(self._groups) < self._size:
             raise AssertionError(f"{len(self._groups)} of {self._size} groups are there")
-        chosen = self._oldest_first()[: self._size] if self._wait else self._groups[: self._size]
-        self._remove(chosen)
+        ids = (
+            sorted(self._groups, key=lambda group_id: (self._ages[group_id], group_id)) if self._wait else self._groups
+        )
         # By id, not by arrival: the batch does not depend on which response happened to finish first.
-        return tuple(sorted(chosen, key=lambda group: group.group_id))
+        return self._remove(sorted(list(ids)[: self._size]))
 
-    def _remove(self, groups: Sequence[Group]) -> None:
-        ids = {group.group_id for group in groups}
-        self._groups = [group for group in self._groups if group.group_id not in ids]
-        self._versions.subtract(group.min_version for group in groups)
+    def _remove(self, ids: Sequence[int]) -> tuple[Group, ...]:
+        self._versions.subtract(self._ages.pop(group_id) for group_id in ids)
         self._versions = +self._versions
-
-    def _oldest_first(self) -> list[Group]:
-        return sorted(self._groups, key=lambda group: (group.min_version, group.group_id))
+        return tuple(self._groups.pop(group_id) for group_id in ids)
 
     def _must_wait(self, version: int) -> bool:
         """Whether taking now would make a later loss unavoidable that waiting avoids."""

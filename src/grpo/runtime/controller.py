@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from grpo.crash import crash_point
 from grpo.data.source import PromptSource
 from grpo.engine.fleet import Fleet
 from grpo.engine.protocol import Engine
@@ -26,15 +27,19 @@ from grpo.obs.rows import PipelineStatus
 from grpo.plan.job import JobSpec
 from grpo.plan.paths import RunPaths
 from grpo.rewards.grader import Grades
+from grpo.runtime.checkpoints import Checkpoint, Checkpoints
 from grpo.runtime.evaluation import Evaluator
+from grpo.runtime.garbage import collected_rarely
 from grpo.runtime.ledger import Ledger, State, Transition
 from grpo.runtime.rollouts import Rollouts
+from grpo.runtime.sampler import Sampler
 from grpo.runtime.supervisor import Supervisor
 from grpo.runtime.trainer import Trainer
 from grpo.runtime.watchdog import Watchdog
 from grpo.types import EvalScore, Prompt, RunResult
 from grpo.waits import Waits
 from grpo.weights.modes import make_publication
+from grpo.weights.publication import update
 
 
 class Controller:
@@ -68,6 +73,7 @@ class Controller:
         self._job = job
         self._status_interval_s = status_interval_s
         self._learner = learner
+        self._source = source
         self._observer = observer
         self.waits = Waits()
         self.ledger = Ledger(on_transition)
@@ -83,26 +89,37 @@ class Controller:
             update_timeout_s=job.sync.update_timeout_s,
             observer=observer,
         )
+        self.sampler = Sampler(
+            fleet=self.fleet,
+            grader=grader,
+            decode=decode,
+            newest=lambda: learner.version,
+            timeout_s=job.sync.request_timeout_s,
+        )
         self.rollouts = Rollouts(
             job,
             fleet=self.fleet,
+            sampler=self.sampler,
             source=source,
-            grader=grader,
             ledger=self.ledger,
             waits=self.waits,
             observer=observer,
             policy_version=lambda: learner.version,
-            decode=decode,
             stop_token_ids=stop_token_ids,
         )
         evaluator = Evaluator(
             job,
             evals,
             fleet=self.fleet,
-            grader=grader,
+            sampler=self.sampler,
             waits=self.waits,
-            decode=decode,
             stop_token_ids=stop_token_ids,
+        )
+        self._checkpoints = Checkpoints(
+            RunPaths(Path(job.output.root)),
+            job.checkpoint,
+            steps_per_collection=job.batch.steps_per_collection,
+            warn=observer.warning,
         )
         self.trainer = Trainer(
             job,
@@ -111,13 +128,14 @@ class Controller:
             publication=self._publication,
             weights_still=weights_still,
             evaluator=evaluator if evals else None,
+            checkpoints=self._checkpoints,
             ledger=self.ledger,
             waits=self.waits,
             observer=observer,
         )
 
-    async def run(self) -> RunResult:
-        """Run to the end; closes engines and learner however it ends.
+    async def run(self, resume: Checkpoint | None = None) -> RunResult:
+        """Run to the end, from a checkpoint if there is one; closes engines and learner however it ends.
 
         Waits for the trainer. A task that dies fails the run at once with its own error.
         """
@@ -125,11 +143,11 @@ class Controller:
         start = loop.time()
         self._observer.started(self._job)
         try:
-            await self._start()
-            if self._job.evaluation.initial:
-                await self.trainer.evaluate(self._learner.version)
-            await self._train()
-            await self._save()
+            await self._start(resume)
+            crash_point("run.started")
+            with collected_rarely():
+                await self._train()
+            await self._export(resumed=resume is not None)
             steps = self._learner.version
         finally:
             await self._close()
@@ -144,39 +162,68 @@ class Controller:
         self._observer.finished(result)
         return result
 
-    async def _start(self) -> None:
-        """Wait for the learner's and every engine's starting weights."""
-        with self.waits.doing("controller", "engines and learner to start"):
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._learner.start())
-                for replica in self.fleet.replicas:
-                    group.create_task(replica.engine.start(0))
+    def stop(self) -> None:
+        """End the run after the collection under way, with a checkpoint; :meth:`run` then raises Interrupted."""
+        self.trainer.stopping.set()
+        self.waits.notify()
+
+    async def _start(self, resume: Checkpoint | None) -> None:
+        """Wait for the learner's and every engine's starting weights, one after the other.
+
+        Not side by side: loading a model patches transformers for its duration, and two loads in one process undo each
+        other's patches.
+        """
+        with self.waits.doing("controller", "the learner to start"):
+            await self._learner.start()
+        for replica in self.fleet.replicas:
+            with self.waits.doing("controller", f"{replica.name} to start"):
+                await replica.engine.start(0)
+        if resume is not None:
+            await self._restore(resume)
+        self.fleet.open_gates()
+
+    async def _restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint; waits for the learner to load it and for the engines to load its version."""
+        with self.waits.doing("controller", f"the checkpoint of version {checkpoint.version}"):
+            await self._learner.load(checkpoint.learner)
+        self.rollouts.restore(checkpoint.controller, self._source.by_id())
+        self.trainer.restore(checkpoint.controller)
+        self._checkpoints.newest = checkpoint.version
+        self._publication.version = checkpoint.version
+        if checkpoint.version:
+            weights = await self._learner.weights(snapshot=True)
+            await update(self.fleet, self.fleet.replicas, weights, self._job.sync.update_timeout_s)
 
     async def _train(self) -> None:
-        """Run every loop beside each other until the trainer is done, then cancel the others."""
-        watchdog = Watchdog(self.waits, self.fleet, self._job.sync.watchdog_s)
+        """Run every loop beside each other until the trainer is done, then cancel the others.
+
+        The first evaluation comes before the first group, but the loops that tend to engines run beside it already.
+        """
+        watchdog = Watchdog(self.waits, self.fleet, self.sampler, self._job.sync.watchdog_s)
         async with asyncio.TaskGroup() as group:
             loops = [
-                group.create_task(self.rollouts.run(), name="rollouts"),
                 group.create_task(self._publication.run(), name="publication"),
                 group.create_task(self._supervisor.run(), name="supervisor"),
                 group.create_task(watchdog.run(), name="watchdog"),
                 group.create_task(self._report_status(), name="status"),
             ]
+            if self._job.evaluation.initial and not self.trainer.scores:
+                await self.trainer.evaluate(self._learner.version)
+            self.trainer.mark()
+            loops.append(group.create_task(self.rollouts.run(), name="rollouts"))
             trainer = group.create_task(self.trainer.run(), name="trainer")
             await trainer
             for task in loops:
                 task.cancel()
 
-    async def _save(self) -> None:
-        """Write the final checkpoint and the exported model."""
-        output = self._job.output
-        if self._job.checkpoint.save:
-            with self.waits.doing("controller", "the final checkpoint"):
-                await self._learner.save(RunPaths(Path(output.root)).checkpoints / f"step-{self._learner.version:06d}")
-        if output.export_hf:
-            with self.waits.doing("controller", "the exported model"):
-                await self._learner.export_hf(Path(output.hf_dir))
+    async def _export(self, *, resumed: bool) -> None:
+        """Write the trained model as a Hugging Face folder; waits for the learner."""
+        folder = Path(self._job.output.hf_dir)
+        if not self._job.output.export_hf or (resumed and folder.exists()):  # it gets its name when it is whole
+            return
+        crash_point("export.begin")
+        with self.waits.doing("controller", "the exported model"):
+            await self._learner.export_hf(folder)
 
     async def _close(self) -> None:
         """Close everything, also when one of them fails to close: the first error of the run is what counts."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
 
+from grpo.crash import crash_point
 from grpo.data.load import load_prompts, load_tokenizer
 from grpo.data.source import PromptSource
 from grpo.engine.protocol import Engine
@@ -23,39 +27,68 @@ from grpo.plan.job import JobSpec
 from grpo.plan.paths import RunPaths, model_dir
 from grpo.rewards.grader import Grader
 from grpo.runtime.audit import LedgerFile
+from grpo.runtime.checkpoints import Checkpoint, newest_checkpoint
 from grpo.runtime.controller import Controller, as_run_error
+from grpo.runtime.folder import cut_back, only_process, write_whole
+from grpo.runtime.fork import fork
 from grpo.runtime.ledger import Transition
+from grpo.runtime.signals import StopSignals
 from grpo.types import RunResult
 
 
-def train(job: JobSpec, *, json_output: bool = False) -> RunResult:
-    """Train ``job`` in this process and return what it came to.
+def train(job: JobSpec, *, json_output: bool = False, fork_from: Path | None = None) -> RunResult:
+    """Train ``job`` in this process and return what it came to; a run that stopped early goes on from its checkpoint.
 
     Args:
         json_output: keep stdout free for the final JSON object.
+        fork_from: a checkpoint folder of another run, to begin from if this run has no checkpoint yet.
 
     Raises :class:`~grpo.errors.UserError` for input that is wrong, :class:`~grpo.errors.RunFailed` for a run that
-    fails; the traceback of an unforeseen error is in ``logs/controller.log`` and chained to the error.
+    fails, :class:`~grpo.errors.Interrupted` for one that stopped on a signal; the traceback of an unforeseen error is
+    in ``logs/controller.log`` and chained to the error.
     """
     paths = RunPaths(Path(job.output.root))
-    paths.root.mkdir(parents=True, exist_ok=True)
-    tokenizer = load_tokenizer(model_dir(job.model.source))
-    logger = open_log(paths.logs / "controller.log")
-    ledger_file = LedgerFile(paths.ledger)
-    rollouts = RolloutFile(
-        paths.rollouts,
-        rate=job.output.rollout_sample_rate,
-        decode=lambda tokens: str(tokenizer.decode(list(tokens))),
-    )
-    metrics = MetricsFile(paths.metrics)
-    observer = Observers([metrics, ledger_file, rollouts, LogFile(logger), make_console(json_output=json_output)])
-    try:
-        return asyncio.run(run(job, tokenizer, observer=observer, on_transition=ledger_file.write))
-    except BaseException as error:
-        logger.error("the run failed\n%s", "".join(traceback.format_exception(error)))
-        raise as_run_error(error) from (None if isinstance(error, GrpoError) else error)
-    finally:
-        observer.close()
+    with only_process(paths):
+        crash_point("run.begin")
+        transformers_logging.disable_progress_bar()  # it would draw over the live display
+        tokenizer = load_tokenizer(model_dir(job.model.source))
+        warnings: list[str] = []
+        if fork_from is not None and not any(paths.checkpoints.glob("step-*")):
+            fork(fork_from, paths)
+        checkpoint = newest_checkpoint(paths.checkpoints, warnings.append)
+        cut_back(paths, checkpoint)
+        logger = open_log(paths.logs / "controller.log")
+        ledger_file = LedgerFile(paths.ledger)
+        rollouts = RolloutFile(
+            paths.rollouts,
+            rate=job.output.rollout_sample_rate,
+            decode=lambda tokens: str(tokenizer.decode(list(tokens))),
+        )
+        metrics = MetricsFile(paths.metrics)
+        observer = Observers([metrics, ledger_file, rollouts, LogFile(logger), make_console(json_output=json_output)])
+        crash_point("run.opened")
+        try:
+            for warning in warnings:
+                observer.warning(warning)
+            result = asyncio.run(
+                run(
+                    job,
+                    tokenizer,
+                    observer=observer,
+                    on_transition=ledger_file.write,
+                    checkpoint=checkpoint,
+                    stop_on_signals=True,
+                )
+            )
+            crash_point("run.done")
+            # Last of all: its presence says that the run is complete.
+            write_whole(paths.result, json.dumps(result.as_json()) + "\n")
+            return result
+        except BaseException as error:
+            logger.error("the run ended early\n%s", "".join(traceback.format_exception(error)))
+            raise as_run_error(error) from (None if isinstance(error, GrpoError) else error)
+        finally:
+            observer.close()
 
 
 async def run(
@@ -65,12 +98,16 @@ async def run(
     observer: Observer,
     learner: Learner | None = None,
     on_transition: Callable[[Transition], None] = lambda transition: None,
+    checkpoint: Checkpoint | None = None,
+    stop_on_signals: bool = False,
 ) -> RunResult:
     """Build the parts of ``job`` and run it to its end; waits for the controller.
 
     Args:
         learner: instead of the one that the job names.
         on_transition: hears every transition of the ledger.
+        checkpoint: to go on from.
+        stop_on_signals: SIGTERM, SIGINT and SIGUSR1 end the run with a checkpoint.
     """
     data = load_prompts(job, tokenizer)
     controller = Controller(
@@ -85,7 +122,8 @@ async def run(
         stop_token_ids=stop_token_ids(job, tokenizer),
         on_transition=on_transition,
     )
-    return await controller.run()
+    with StopSignals(controller.stop, grace_s=job.checkpoint.grace_s) if stop_on_signals else nullcontext():
+        return await controller.run(checkpoint)
 
 
 def make_engine(job: JobSpec, name: str) -> Engine:

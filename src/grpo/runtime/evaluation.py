@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from grpo.engine.fleet import Fleet, Replica
+from grpo.crash import crash_point
+from grpo.engine.fleet import Fleet
 from grpo.errors import RunFailed
 from grpo.plan.job import JobSpec
-from grpo.rewards.grader import Grades
-from grpo.runtime.response import check_response
 from grpo.runtime.rollouts import response_seed
-from grpo.types import EvalScore, Graded, Prompt, Response, SampleRequest, SamplingParams
+from grpo.runtime.sampler import Answers, Sampler
+from grpo.types import EvalScore, Grade, Graded, Prompt, Response, SampleRequest, SamplingParams
 from grpo.waits import Waits
 
 
@@ -29,17 +29,15 @@ class Evaluator:
         sets: Mapping[str, Sequence[Prompt]],
         *,
         fleet: Fleet,
-        grader: Grades,
+        sampler: Sampler,
         waits: Waits,
-        decode: Callable[[tuple[int, ...]], str],
         stop_token_ids: tuple[int, ...],
     ) -> None:
         self._job = job
         self._sets = sets
         self._fleet = fleet
-        self._grader = grader
+        self._sampler = sampler
         self._waits = waits
-        self._decode = decode
         self._stop_token_ids = stop_token_ids
 
     async def run(self, version: int) -> list[EvalScore]:
@@ -48,6 +46,7 @@ class Evaluator:
         The caller keeps publications away while this runs. Raises RunFailed if a response was sampled by another
         version all the same.
         """
+        crash_point("evaluation.begin")
         return [await self._one_set(name, prompts, version) for name, prompts in self._sets.items()]
 
     async def _one_set(self, name: str, prompts: Sequence[Prompt], version: int) -> EvalScore:
@@ -81,29 +80,32 @@ class Evaluator:
             seed=response_seed(sampling.seed, number, sample, version),
         )
         request = SampleRequest(f"eval.{version}.{name}.{number}.{sample}", prompt.tokens, params)
-        response = await self._ask(request, version)
-        grade = await self._grader.grade(prompt, response, self._decode(response.tokens))
+        response, grade = await self._ask(prompt, request, version)
+        crash_point("evaluation.answered")
         return (grade.score if isinstance(grade, Graded) else 0.0), response
 
-    async def _ask(self, request: SampleRequest, version: int) -> Response:
-        """Return the response of the first engine that gives one; a broken engine is taken out of use.
+    async def _ask(self, prompt: Prompt, request: SampleRequest, version: int) -> tuple[Response, Grade]:
+        """Return the response of the first engine that gives one, with its grade.
 
-        Waits for an open gate, then for the response.
+        Waits for an open gate, then for the response and the grade. An engine that breaks or hangs is taken out of use
+        as in training, and the request goes to another one.
         """
         while True:
-            replica: Replica = await self._waits.until("evaluation", "an open gate", lambda: self._fleet.place(1))
-            try:
-                response = await replica.engine.generate(request)
-                check_response(request, response, newest=version)
-            except Exception as error:
-                self._fleet.fail(replica, error)
+            # It may queue: it has to be sampled at this version, and nothing better will come.
+            replica = await self._waits.until(
+                "evaluation",
+                f"an open gate at version {version}",
+                lambda: self._fleet.place(1, min_version=version, queue=True),
+                ready=lambda: self._fleet.find(min_version=version, queue=True),
+            )
+            answers = await self._sampler.sample(request.request_id, prompt, [request], [replica])
+            if not isinstance(answers, Answers):
                 continue
-            finally:
-                self._fleet.release(replica, 1)
+            (response,), (grade,) = answers.responses, answers.grades
             versions = {span.version for span in response.spans}
             if versions != {version}:
                 raise RunFailed(
                     f"{request.request_id} was sampled by versions {sorted(versions)}, not {version}",
                     where=replica.name,
                 )
-            return response
+            return response, grade

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -37,6 +37,8 @@ class State(StrEnum):
 
 
 LIVE = (State.IN_FLIGHT, State.GRADED, State.BUFFERED)
+OUTSTANDING = (State.IN_FLIGHT, State.GRADED)
+"""Live, but not in the buffer yet."""
 ENDS = frozenset(State) - {State.PENDING, *LIVE}
 RETRYABLE = frozenset({State.STALE, State.UNGRADED, State.FAILED, State.CANCELLED})
 ALLOWED: Mapping[State, frozenset[State]] = {
@@ -57,6 +59,7 @@ class Entry:
 
     Attributes:
         attempt: 0 at the first generation.
+        source: the task or file that the prompt comes from.
         version: of the policy when the attempt was admitted; a lower bound of the version of its tokens.
     """
 
@@ -65,6 +68,7 @@ class Entry:
     state: State = State.PENDING
     attempt: int = 0
     version: int = -1
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,7 @@ class Transition:
     version: int
     reason: str = ""
     retried: bool = False
+    source: str = ""
 
 
 class Ledger:
@@ -91,7 +96,7 @@ class Ledger:
     def __init__(self, listener: Callable[[Transition], None] = lambda transition: None) -> None:
         self._listener = listener
         self._entries: OrderedDict[int, Entry] = OrderedDict()
-        self._live: Counter[State] = Counter()
+        self._live: dict[State, int] = dict.fromkeys(LIVE, 0)
         self._ended: Counter[State] = Counter()
         self._outstanding: Counter[int] = Counter()
         self._admitted = 0
@@ -135,9 +140,9 @@ class Ledger:
         """Return every group that has not ended for good, in the order in which they were drawn."""
         return tuple(self._entries.values())
 
-    def draw(self, prompt_id: str) -> Entry:
+    def draw(self, prompt_id: str, source: str = "") -> Entry:
         """Add a new pending group."""
-        entry = Entry(self._drawn, prompt_id)
+        entry = Entry(self._drawn, prompt_id, source=source)
         self._drawn += 1
         self._entries[entry.group_id] = entry
         return entry
@@ -165,74 +170,72 @@ class Ledger:
         old = self._entries.get(group_id)
         if old is None or after not in ALLOWED[old.state]:
             raise LedgerError(f"group {group_id}: {old.state if old else 'unknown'} -> {after} is not a transition")
-        entry = replace(old, state=after, version=old.version if version is None else version)
+        version = old.version if version is None else version
+        entry = Entry(group_id, old.prompt_id, after, old.attempt, version, old.source)
         if old.state in LIVE:
             self._live[old.state] -= 1
-        self._track(old, -1)
-        self._track(entry, +1)
+        if old.state in OUTSTANDING:
+            self._track(entry.version, -1)
+        if after in OUTSTANDING:
+            self._track(entry.version, +1)
         if after in LIVE:
             self._live[after] += 1
             self._entries[group_id] = entry
         else:
             self._ended[after] += 1
             if retry:
-                self._entries[group_id] = replace(entry, state=State.PENDING, attempt=entry.attempt + 1)
+                self._entries[group_id] = Entry(
+                    group_id, old.prompt_id, State.PENDING, old.attempt + 1, version, old.source
+                )
             else:
                 del self._entries[group_id]
                 self._retired += 1
         self.check()
         self._listener(
-            Transition(group_id, entry.attempt, entry.prompt_id, old.state, after, entry.version, reason, retry)
+            Transition(group_id, entry.attempt, entry.prompt_id, old.state, after, version, reason, retry, old.source)
         )
         return entry
 
-    def _track(self, entry: Entry, change: int) -> None:
-        if entry.state in (State.IN_FLIGHT, State.GRADED):
-            self._outstanding[entry.version] += change
-            if not self._outstanding[entry.version]:
-                del self._outstanding[entry.version]
+    def _track(self, version: int, change: int) -> None:
+        self._outstanding[version] += change
+        if not self._outstanding[version]:
+            del self._outstanding[version]
 
     def check(self) -> None:
         """Raise LedgerError unless both conservation laws hold: of attempts and of groups."""
-        ended = self._ended.total()
-        if self._admitted != self.live + ended:
-            raise LedgerError(f"{self._admitted} admitted, but {self.live} live and {ended} ended")
+        live, ended = sum(self._live.values()), sum(self._ended.values())
+        if self._admitted != live + ended:
+            raise LedgerError(f"{self._admitted} admitted, but {live} live and {ended} ended")
         if self._drawn != len(self._entries) + self._retired:
             raise LedgerError(f"{self._drawn} drawn, but {len(self._entries)} held and {self._retired} retired")
 
     def snapshot(self) -> dict[str, Any]:
-        """Return a JSON-able state in which every live attempt is cancelled back to pending.
+        """Return a JSON-able state; :meth:`load` cancels every live attempt of it back to pending.
 
         That is what a checkpoint needs: responses in flight are not saved, their prompts are.
         """
-        live = Counter(entry.state for entry in self._entries.values() if entry.state in LIVE)
-        ended = Counter(self._ended)
-        ended[State.CANCELLED] += live.total()
         return {
             "drawn": self._drawn,
             "admitted": self._admitted,
             "retired": self._retired,
-            "ended": {state.value: count for state, count in sorted(ended.items()) if count},
-            "pending": [
-                {
-                    "group_id": entry.group_id,
-                    "prompt_id": entry.prompt_id,
-                    "attempt": entry.attempt + (entry.state in LIVE),
-                }
-                for entry in self._entries.values()
-            ],
+            "ended": {state.value: count for state, count in sorted(self._ended.items()) if count},
+            "groups": [asdict(entry) for entry in self._entries.values()],
         }
 
-    @classmethod
-    def restore(
-        cls, state: Mapping[str, Any], listener: Callable[[Transition], None] = lambda transition: None
-    ) -> Ledger:
-        """Return a ledger from :meth:`snapshot`; its groups are all pending."""
-        ledger = cls(listener)
-        ledger._drawn, ledger._admitted, ledger._retired = state["drawn"], state["admitted"], state["retired"]
-        ledger._ended = Counter({State(name): count for name, count in state["ended"].items()})
-        for row in state["pending"]:
-            entry = Entry(row["group_id"], row["prompt_id"], attempt=row["attempt"])
-            ledger._entries[entry.group_id] = entry
-        ledger.check()
-        return ledger
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from :meth:`snapshot`, on a ledger that nothing was drawn from; all groups are pending afterwards."""
+        if self._drawn:
+            raise LedgerError(f"{self._drawn} groups were drawn from it already")
+        self._drawn, self._admitted, self._retired = state["drawn"], state["admitted"], state["retired"]
+        self._ended = Counter({State(name): count for name, count in state["ended"].items()})
+        entries = [Entry(**{**row, "state": State(row["state"])}) for row in state["groups"]]
+        for entry in entries:
+            self._entries[entry.group_id] = entry
+            if entry.state in OUTSTANDING:
+                self._track(entry.version, +1)
+            if entry.state in LIVE:
+                self._live[entry.state] += 1
+        self.check()
+        for entry in entries:
+            if entry.state in LIVE:
+                self.end(entry.group_id, State.CANCELLED, "the run stopped", retry=True)

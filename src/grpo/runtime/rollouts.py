@@ -9,25 +9,24 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter, deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from grpo.data.source import PromptSource
+from grpo.crash import crash_point
+from grpo.data.source import PromptSource, SourceState
 from grpo.engine.fleet import Fleet, Replica
-from grpo.errors import RunFailed, describe
+from grpo.errors import RunFailed, UserError, describe
 from grpo.obs.observer import Observer
 from grpo.plan.job import JobSpec
-from grpo.rewards.grader import Grades
 from grpo.rewards.truncation import Outcome, judge
 from grpo.runtime.breaker import Breaker
 from grpo.runtime.buffer import Buffer
 from grpo.runtime.ledger import LIVE, Entry, Ledger, State
-from grpo.runtime.response import check_response
-from grpo.types import Group, Prompt, Response, SampleRequest, SamplingParams
+from grpo.runtime.sampler import EngineFailure, Sampler
+from grpo.types import Group, Prompt, SampleRequest, SamplingParams
 from grpo.waits import Waits
 
-ABORT_TIMEOUT_S = 10.0
 ENDS = {Outcome.ZERO_STD: State.ZERO_STD, Outcome.TRUNCATED: State.TRUNCATED, Outcome.UNGRADED: State.UNGRADED}
 
 
@@ -35,14 +34,6 @@ def response_seed(seed: int, group_id: int, attempt: int, index: int) -> int:
     """Return the 63-bit seed of one response: a function of what it is, not of when or where it is sampled."""
     digest = hashlib.blake2b(f"{seed}/{group_id}/{attempt}/{index}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
-
-
-@dataclass(frozen=True, slots=True)
-class EngineFailure:
-    """An engine that raised, hung, or returned what it cannot have sampled."""
-
-    replica: Replica
-    error: Exception
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +58,6 @@ class Rollouts:
 
     Args:
         policy_version: returns the learner's version now.
-        decode: token ids to the text that verifiers read.
         stop_token_ids: end a response.
     """
 
@@ -76,24 +66,22 @@ class Rollouts:
         job: JobSpec,
         *,
         fleet: Fleet,
+        sampler: Sampler,
         source: PromptSource,
-        grader: Grades,
         ledger: Ledger,
         waits: Waits,
         observer: Observer,
         policy_version: Callable[[], int],
-        decode: Callable[[tuple[int, ...]], str],
         stop_token_ids: tuple[int, ...],
     ) -> None:
         self._job = job
         self._fleet = fleet
+        self._sampler = sampler
         self._source = source
-        self._grader = grader
         self._ledger = ledger
         self._waits = waits
         self._observer = observer
         self._policy_version = policy_version
-        self._decode = decode
         self._stop_token_ids = stop_token_ids
         self.buffer = Buffer(job.batch, job.sync, lambda: ledger.outstanding)
         self._prompts: dict[int, Prompt] = {}
@@ -118,25 +106,30 @@ class Rollouts:
         try:
             async with asyncio.TaskGroup() as groups:
                 while True:
-                    places = await self._waits.until("admission", self._blocked_by, self._place)
+                    places = await self._waits.until("admission", self._blocked_by, self._place, ready=self._has_place)
                     entry = self._next_entry()
                     self._ledger.admit(entry.group_id, min(replica.engine.version for replica in places))
+                    crash_point("group.admitted")
                     groups.create_task(self._follow(entry, places), name=f"group-{entry.group_id}")
         finally:
             for entry in self._ledger.entries():
                 if entry.state in LIVE:  # graded or buffered, and nobody will take it any more
                     self._ledger.end(entry.group_id, State.CANCELLED, "the run ended")
 
-    def _full(self) -> str:
-        """Why there is no room for another group; empty if there is."""
+    def _full(self) -> bool:
+        """Whether there is no room for another group.
+
+        The capacity of the buffer holds at admission: groups in flight when it fills up still find a place.
+        """
         sync, live = self._job.sync, self._ledger.live
-        if live >= (self._job.batch.num_rollouts - self._taken) * self._job.batch.rollout_batch_size:
-            return "nothing: enough groups are admitted to finish the run"
-        if live + self._in_training >= sync.max_groups_in_system:
-            return f"the trainer: {live} groups live and {self._in_training} in training of {sync.max_groups_in_system}"
-        if len(self.buffer) >= sync.buffer_groups:
-            return f"the trainer: the buffer is full with {len(self.buffer)} groups"
-        return ""
+        return (
+            live + self._in_training >= sync.max_groups_in_system
+            or live >= self._groups_to_train()
+            or len(self.buffer) >= sync.buffer_groups
+        )
+
+    def _groups_to_train(self) -> int:
+        return (self._job.batch.num_rollouts - self._taken) * self._job.batch.rollout_batch_size
 
     def _oldest_version_admitted(self) -> int:
         """The oldest version that a group admitted now may have, so as not to age out before it is taken.
@@ -149,25 +142,41 @@ class Rollouts:
         return self._next_version + batch.steps_per_collection * takings - self._job.sync.max_policy_lag
 
     def _blocked_by(self) -> str:
-        return self._full() or f"an open gate on an engine of version {self._oldest_version_admitted()} or newer"
+        sync, live = self._job.sync, self._ledger.live
+        if live >= self._groups_to_train():
+            return "nothing: enough groups are admitted to finish the run"
+        if live + self._in_training >= sync.max_groups_in_system:
+            return f"the trainer: {live} groups live and {self._in_training} in training of {sync.max_groups_in_system}"
+        if len(self.buffer) >= sync.buffer_groups:
+            return f"the trainer: the buffer is full with {len(self.buffer)} groups"
+        return f"a free slot behind an open gate, at version {self._oldest_version_admitted()} or newer"
+
+    def _has_place(self) -> bool:
+        return not self._full() and self._fleet.find(min_version=self._min_version()) is not None
+
+    def _min_version(self) -> int:
+        return self._oldest_version_admitted() if self._job.sync.paced else 0
 
     def _place(self) -> list[Replica] | None:
         if self._full():
             return None
-        oldest = self._oldest_version_admitted() if self._job.sync.paced else 0
+        oldest = self._min_version()
         samples = self._job.batch.samples_per_prompt
         if self._job.sync.submission == "group":
             replica = self._fleet.place(samples, min_version=oldest)
             return [replica] * samples if replica else None
-        # Gates and versions change only between awaits, so either every sample finds a place or none does.
-        places = [place for _ in range(samples) if (place := self._fleet.place(1, min_version=oldest))]
-        return places or None
+        first = self._fleet.place(1, min_version=oldest)
+        if first is None:
+            return None
+        # Gates and versions change only between awaits, so the siblings find a place too; they may queue for a slot.
+        more = [self._fleet.place(1, min_version=oldest, queue=True) for _ in range(samples - 1)]
+        return [first, *(place for place in more if place is not None)]
 
     def _next_entry(self) -> Entry:
         if self._retries:
             return self._ledger.entry(self._retries.popleft())
         prompt = self._source.next()
-        entry = self._ledger.draw(prompt.id)
+        entry = self._ledger.draw(prompt.id, prompt.source)
         self._prompts[entry.group_id] = prompt
         return entry
 
@@ -176,80 +185,40 @@ class Rollouts:
     async def _follow(self, entry: Entry, places: list[Replica]) -> None:
         """Take one attempt of a group from its reservation to its end or to the buffer.
 
-        Waits for its responses, then for its grades. An attempt that an engine failed goes back to pending.
+        Waits for its responses and grades. An attempt that an engine failed goes back to pending.
         """
         prompt = self._prompts[entry.group_id]
+        requests = [
+            SampleRequest(f"{entry.group_id}.{entry.attempt}.{index}", prompt.tokens, self._params(entry, index))
+            for index in range(len(places))
+        ]
         try:
-            responses = await self._generate(entry, prompt, places)
-            if isinstance(responses, EngineFailure):
-                self._fleet.fail(responses.replica, responses.error)
-                self._end_failed(entry, responses)
-                return
-            self.tokens_generated += sum(len(response.tokens) for response in responses)
-            texts = [self._decode(response.tokens) for response in responses]
-            grades = await asyncio.gather(
-                *(self._grader.grade(prompt, response, text) for response, text in zip(responses, texts, strict=True))
-            )
+            answers = await self._sampler.sample(f"group {entry.group_id}", prompt, requests, places)
         except asyncio.CancelledError:
             self._ledger.end(entry.group_id, State.CANCELLED, "the run ended")
             raise
+        if isinstance(answers, EngineFailure):
+            self._end_failed(entry, answers)
+            return
+        self.tokens_generated += sum(len(response.tokens) for response in answers.responses)
         self._ledger.advance(entry.group_id, State.GRADED)
-        group = Group(entry.group_id, entry.attempt, prompt, tuple(responses), tuple(grades))
+        crash_point("group.graded")
+        group = Group(entry.group_id, entry.attempt, prompt, answers.responses, answers.grades)
         self._seen.append(group)
         self._breaker.see(group)
         self._settle(group)
         self._waits.notify()
 
-    async def _generate(self, entry: Entry, prompt: Prompt, places: list[Replica]) -> list[Response] | EngineFailure:
-        """Sample every response of a group; gives each reservation back as its response ends.
-
-        At the first failure of an engine the siblings are aborted, so that nothing of the attempt is left in flight.
-        """
-        requests = [
-            SampleRequest(f"{entry.group_id}.{entry.attempt}.{index}", prompt.tokens, self._params(entry, index))
-            for index in range(len(places))
-        ]
-        failures: list[EngineFailure] = []
-
-        async def one(request: SampleRequest, replica: Replica) -> Response | None:
-            try:
-                response = await replica.engine.generate(request)
-                check_response(request, response, newest=self._policy_version())
-                return response
-            except Exception as error:
-                failures.append(EngineFailure(replica, error))
-                if len(failures) == 1:
-                    await self._abort(requests, places)
-                return None
-            finally:
-                self._fleet.release(replica, 1)
-
-        timeout_s = self._job.sync.request_timeout_s
-        calls = [one(request, replica) for request, replica in zip(requests, places, strict=True)]
-        try:
-            async with asyncio.timeout(timeout_s):
-                responses = await asyncio.gather(*calls)
-        except TimeoutError:
-            return EngineFailure(places[0], TimeoutError(f"group {entry.group_id} had no answer after {timeout_s:g} s"))
-        if failures:
-            return failures[0]
-        return [response for response in responses if response is not None]
-
-    async def _abort(self, requests: list[SampleRequest], places: list[Replica]) -> None:
-        for request, replica in zip(requests, places, strict=True):
-            with suppress(Exception):  # the engine may be the broken one
-                await asyncio.wait_for(replica.engine.abort(request.request_id), ABORT_TIMEOUT_S)
-
     def _end_failed(self, entry: Entry, failure: EngineFailure) -> None:
         retry = entry.attempt + 1 < self._job.filter.max_attempts
-        reason = f"{failure.replica.name}: {describe(failure.error)}"
+        names = ", ".join(replica.name for replica in failure.replicas)
+        reason = f"{names}: {describe(failure.error)}"
         self._ledger.end(entry.group_id, State.FAILED, reason, retry=retry)
         self._outcomes[State.FAILED.value] += 1
         if retry:
             self._retries.append(entry.group_id)
         else:
-            del self._prompts[entry.group_id]
-            self._observer.warning(f"group {entry.group_id} failed {entry.attempt + 1} times and is given up: {reason}")
+            self._give_up(entry.group_id, entry.attempt, f"{State.FAILED} ({reason})")
         self._waits.notify()
 
     def _params(self, entry: Entry, index: int) -> SamplingParams:
@@ -269,6 +238,7 @@ class Rollouts:
         if outcome is Outcome.TRAIN:
             self._fruitless = 0
             self._ledger.advance(group.group_id, State.BUFFERED)
+            crash_point("group.buffered")
             if self._lag(group) > self._job.sync.max_policy_lag:
                 self._end_stale(group)
             else:
@@ -292,20 +262,26 @@ class Rollouts:
         self._end(group, State.STALE, lag=self._lag(group), retry=self._job.sync.stale == "retry")
 
     def _end(self, group: Group, state: State, *, lag: int | None = None, retry: bool = False) -> None:
-        retry = retry and group.attempt + 1 < self._job.filter.max_attempts
-        self._ledger.end(group.group_id, state, retry=retry)
-        if retry:
+        again = retry and group.attempt + 1 < self._job.filter.max_attempts
+        self._ledger.end(group.group_id, state, retry=again)
+        if again:
             self._retries.append(group.group_id)
+        elif retry:
+            self._give_up(group.group_id, group.attempt, state)
         else:
             del self._prompts[group.group_id]
         if state is not State.TRAINED:
             self._outcomes[state.value] += 1
         self._observer.group_ended(group, state.value, lag)
 
+    def _give_up(self, group_id: int, attempt: int, outcome: str) -> None:
+        prompt = self._prompts.pop(group_id)
+        self._observer.warning(f"prompt {prompt.id} is given up after {attempt + 1} attempts; the last one: {outcome}")
+
     # -- the trainer's side ---------------------------------------------------------------------------------------
 
-    async def take(self) -> Taken:
-        """Return one collection for the policy version of now.
+    async def take(self, stopping: Callable[[], bool] = lambda: False) -> Taken | None:
+        """Return one collection for the policy version of now; None, with nothing taken, once ``stopping`` says so.
 
         Waits for enough groups within the lag limit, and under ``straggler = "wait"`` for groups that would be lost if
         they were passed, at most ``straggler_timeout_s``.
@@ -316,18 +292,22 @@ class Rollouts:
         self._waits.notify()
         size = self._job.batch.rollout_batch_size
         await self._waits.until(
-            "trainer", lambda: f"a full batch: {len(self.buffer)} of {size} groups", lambda: len(self.buffer) >= size
+            "trainer",
+            lambda: f"a full batch: {len(self.buffer)} of {size} groups",
+            lambda: len(self.buffer) >= size or stopping(),
         )
         try:
             await self._waits.until(
                 "trainer",
                 "a group at the lag edge",
-                lambda: self.buffer.ready(version),
+                lambda: stopping() or self.buffer.ready(version),
                 timeout_s=self._job.sync.straggler_timeout_s,
             )
         except TimeoutError:
             timeout = self._job.sync.straggler_timeout_s
             self._observer.warning(f"step {version + 1}: passed a straggler after waiting {timeout:g} s for it")
+        if stopping():
+            return None
         groups = self.buffer.take(version)
         taken = Taken(groups, tuple(map(self._lag, groups)), tuple(self._seen), self._outcomes)
         self._seen, self._outcomes = [], Counter()
@@ -343,3 +323,39 @@ class Rollouts:
         """Say that the taken collection is trained and published: its groups no longer count for pacing."""
         self._in_training = 0
         self._waits.notify()
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint needs to know of data and ledger, as JSON values."""
+        cursor = self._source.state()
+        return {
+            "cursor": {"epoch": cursor.epoch, "position": cursor.position},
+            "ledger": self._ledger.snapshot(),
+            "retries": list(self._retries),
+            "taken": self._taken,
+            "outcomes": dict(self._outcomes),
+        }
+
+    def restore(self, state: Mapping[str, Any], prompts: Mapping[str, Prompt]) -> None:
+        """Go on from :meth:`state`: what was live then is generated again, from its pristine prompt.
+
+        Args:
+            prompts: the training prompts by id.
+
+        Raises UserError if a prompt of the checkpoint is not among them.
+        """
+        self._ledger.load(state["ledger"])
+        self._source.restore(SourceState(**state["cursor"]))
+        waiting = [entry.group_id for entry in self._ledger.entries()]
+        for group_id in waiting:
+            prompt_id = self._ledger.entry(group_id).prompt_id
+            if prompt_id not in prompts:
+                raise UserError(
+                    f"the checkpoint holds prompt {prompt_id!r}, which the data no longer has",
+                    fix="Resume with the data that the run was started with.",
+                )
+            self._prompts[group_id] = prompts[prompt_id]
+        before = set(state["retries"])
+        self._retries = deque([*state["retries"], *(group_id for group_id in waiting if group_id not in before)])
+        self._taken = state["taken"]
+        self._outcomes = Counter(state["outcomes"])
+        self._next_version = self._policy_version()

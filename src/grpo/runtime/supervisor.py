@@ -79,7 +79,8 @@ class Supervisor:
         self._replaced[replica.name] += 1
         fresh = Replica(self._make_engine(replica.name))
         try:
-            await fresh.engine.start(0)
+            with self._fleet.waits.doing("supervisor", f"a replacement of {fresh.name} to start"):
+                await fresh.engine.start(0)
             await self._join(fresh)
         except Exception as error:
             self._fleet.fail(fresh, error)
@@ -94,13 +95,13 @@ class Supervisor:
             target = publication.version
             if fresh.engine.version != target:
                 # A snapshot: the learner may step while the engine loads.
-                weights = await learner.weights(snapshot=True)
-                if weights.version != target:
-                    await waits.until(
-                        "supervisor", "the next publication", lambda: publication.version == learner.version
-                    )
-                    continue
-                await update(self._fleet, (fresh,), weights, self._update_timeout_s)
+                await waits.until("supervisor", "the next publication", lambda: publication.version == learner.version)
+                async with publication.lease():
+                    weights = await learner.weights(snapshot=True)
+                    if weights.version != publication.version:
+                        continue  # the learner stepped meanwhile
+                    target = weights.version
+                    await update(self._fleet, (fresh,), weights, self._update_timeout_s)
             if publication.version == target and not fresh.failed:
                 self._fleet.add(fresh)
                 return

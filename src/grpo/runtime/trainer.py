@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
 
+from grpo.crash import crash_point
+from grpo.errors import Interrupted, RunFailed
 from grpo.learner.protocol import Learner
 from grpo.obs.observer import Observer
 from grpo.obs.rows import StepRow, StepTiming, collection_stats
 from grpo.plan.job import JobSpec
 from grpo.rewards.samples import train_samples
+from grpo.runtime.checkpoints import Checkpoints
 from grpo.runtime.evaluation import Evaluator
 from grpo.runtime.ledger import Ledger, State
 from grpo.runtime.rollouts import Rollouts, Taken
@@ -25,6 +29,8 @@ class Trainer:
 
     Attributes:
         scores: every evaluation made so far, in order.
+        collections: trained so far.
+        stopping: set to end the run after the collection under way, with a checkpoint.
     """
 
     def __init__(
@@ -36,6 +42,7 @@ class Trainer:
         publication: Publication,
         weights_still: asyncio.Lock,
         evaluator: Evaluator | None,
+        checkpoints: Checkpoints,
         ledger: Ledger,
         waits: Waits,
         observer: Observer,
@@ -47,11 +54,16 @@ class Trainer:
         # Held by a publication and by an evaluation: an evaluation sees one exact version.
         self._weights_still = weights_still
         self._evaluator = evaluator
+        self._checkpoints = checkpoints
         self._ledger = ledger
         self._waits = waits
         self._observer = observer
         self._clock = StepClock(asyncio.get_running_loop().time)
         self.scores: list[EvalScore] = []
+        self._evaluation: asyncio.Task[None] | None = None
+        self._mark: dict[str, Any] = {}
+        self.collections = 0
+        self.stopping = asyncio.Event()
 
     async def run(self) -> None:
         """Train every collection.
@@ -59,20 +71,58 @@ class Trainer:
         Waits in turn for a full collection, the learner, the engines' update, and, unless the run is asynchronous, the
         evaluation.
         """
-        evaluation = self._job.evaluation
         async with asyncio.TaskGroup() as side:
-            for collection in range(1, self._job.batch.num_rollouts + 1):
-                await self._collection(collection)
-                last = collection == self._job.batch.num_rollouts
-                due = evaluation.interval and collection % evaluation.interval == 0 and not last
-                if due or (last and evaluation.final):
-                    if self._job.sync.asynchronous:
-                        # Takes the lock before the next publication can: tasks start in the order of their creation.
-                        side.create_task(self.evaluate(self._learner.version), name="evaluation")
-                        await asyncio.sleep(0)
-                    else:
-                        await self.evaluate(self._learner.version)
+            while self.collections < self._job.batch.num_rollouts:
+                if not await self._collection():
+                    await self._stop()
+                last = self.collections == self._job.batch.num_rollouts
+                if self._evaluation_due(last):
+                    await self._begin_evaluation(side)
+                due = self._checkpoints.due(self.collections, last=last)
+                if due:
+                    await self._evaluated()  # its scores belong to the checkpoint
+                self.mark()
+                if due:
+                    await self._checkpoint()
                 self._rollouts.release()
+        await self._checkpoints.wait(must=True)
+
+    async def _begin_evaluation(self, side: asyncio.TaskGroup) -> None:
+        """Evaluate the version of now; an asynchronous run trains on meanwhile. Waits for the evaluation before it."""
+        await self._evaluated()
+        self._evaluation = side.create_task(self.evaluate(self._learner.version), name="evaluation")
+        if self._job.sync.asynchronous:
+            await asyncio.sleep(0)  # let it take the lock before the next publication can
+        else:
+            await self._evaluated()
+
+    async def _evaluated(self) -> None:
+        """Wait for the evaluation under way."""
+        if self._evaluation is not None:
+            task, self._evaluation = self._evaluation, None
+            await task
+
+    def _evaluation_due(self, last: bool) -> bool:
+        evaluation = self._job.evaluation
+        if last:
+            return evaluation.final
+        return evaluation.interval > 0 and self.collections % evaluation.interval == 0
+
+    async def _stop(self) -> None:
+        """Commit a checkpoint of the last whole collection and end the run; waits for the checkpoint to be written."""
+        if not self._job.checkpoint.save:
+            raise RunFailed("stopped on a signal; training.save_checkpoints is false, so nothing was saved")
+        if self._job.sync.asynchronous:
+            # What is in flight is regenerated in any case, and an evaluation may have ended since the last moment
+            # noted. A synchronous run goes back to it, and repeats exactly what it was doing.
+            await self._evaluated()
+            self.mark()
+        await self._checkpoint()
+        await self._checkpoints.wait(must=True)
+        raise Interrupted(
+            f"stopped on a signal after step {self._learner.version}, with a committed checkpoint",
+            fix="Resume with the same command.",
+        )
 
     async def evaluate(self, version: int) -> None:
         """Evaluate ``version``; waits for a publication under way, and holds up the next one."""
@@ -84,9 +134,35 @@ class Trainer:
                 self.scores.append(score)
                 self._observer.evaluation(score)
 
-    async def _collection(self, collection: int) -> None:
+    def mark(self) -> None:
+        """Note the moment between two collections: where a stopped run goes on."""
+        self._mark = self._checkpoints.mark({**self._rollouts.state(), **self.state()})
+
+    async def _checkpoint(self) -> None:
+        """Begin to save the learner and the moment noted last; waits for the learner's copy."""
+        with self._waits.doing("trainer", f"a checkpoint of version {self._learner.version}"):
+            await self._checkpoints.save(self._learner, self._mark)
+        self._waits.notify()
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint needs to know of the trainer, as JSON values."""
+        return {"collections": self.collections, "evaluations": [asdict(score) for score in self.scores]}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from :meth:`state`."""
+        self.collections = state["collections"]
+        self.scores = [EvalScore(**score) for score in state["evaluations"]]
+
+    async def _collection(self) -> bool:
+        """Train one collection; False, with nothing changed, if the run is to stop instead.
+
+        Waits for a full collection, the learner, and the engines' update.
+        """
         self._clock.waiting()
-        taken = await self._rollouts.take()
+        taken = await self._rollouts.take(self.stopping.is_set)
+        if taken is None:
+            return False
+        crash_point("step.taken")
         batches = await self._batches(taken)
         rows: list[StepMetrics] = []
         self._clock.stepping()
@@ -94,16 +170,23 @@ class Trainer:
             with self._waits.doing("trainer", f"optimizer step {batch.step} of {len(batch.samples)} samples"):
                 rows.append(await self._learner.step(batch))
             self._waits.notify()
+        crash_point("step.done")
         self._clock.publishing()
+        crash_point("publication.begin")
         async with self._weights_still:
             await self._publication.publish(
                 self._learner.version, lambda snapshot: self._learner.weights(snapshot=snapshot)
             )
+            crash_point("publication.loaded")
             if not self._job.sync.asynchronous:
                 await self._publication.settle()
         self._waits.notify()
         self._clock.done(self._rollouts.tokens_generated)
-        self._report(collection, taken, rows)
+        self.collections += 1
+        crash_point("step.published")
+        self._report(taken, rows)
+        crash_point("step.reported")
+        return True
 
     async def _batches(self, taken: Taken) -> list[TrainBatch]:
         """Split a collection into its optimizer steps, whole groups each."""
@@ -120,7 +203,7 @@ class Trainer:
         first = self._learner.version + 1
         return [TrainBatch(first + step, tuple(_chunk(samples, step, size))) for step in range(steps)]
 
-    def _report(self, collection: int, taken: Taken, rows: Sequence[StepMetrics]) -> None:
+    def _report(self, taken: Taken, rows: Sequence[StepMetrics]) -> None:
         stats = collection_stats(taken.seen, taken.lags)
         outcomes = Counter(taken.outcomes)
         outcomes["trained"] = len(taken.groups)
@@ -128,7 +211,7 @@ class Trainer:
             self._observer.step(
                 StepRow(
                     step=metrics.version,
-                    collection=collection,
+                    collection=self.collections,
                     learner=metrics,
                     rollouts=stats,
                     # Counted once: the sum over rows is the sum over groups.

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Protocol
 
 from grpo.engine.fleet import Fleet, Replica
@@ -42,6 +43,10 @@ class Publication(Protocol):
 
     async def settle(self) -> None:
         """Wait until every working engine serves the weights published last."""
+        ...
+
+    def lease(self) -> AbstractAsyncContextManager[None]:
+        """Enter to hold a snapshot of one's own while the block runs; waits for a place for it."""
         ...
 
     async def run(self) -> None:
@@ -75,6 +80,10 @@ class Barrier:
     async def settle(self) -> None:
         """Nothing is ever under way between two calls of :meth:`publish`."""
 
+    def lease(self) -> AbstractAsyncContextManager[None]:
+        """Snapshots are not counted: this mode holds none."""
+        return nullcontext()
+
     async def run(self) -> None:
         """There is no background work."""
 
@@ -104,6 +113,10 @@ class Refresh:
     async def settle(self) -> None:
         """Nothing is ever under way between two calls of :meth:`publish`."""
 
+    def lease(self) -> AbstractAsyncContextManager[None]:
+        """Snapshots are not counted: this mode holds none."""
+        return nullcontext()
+
     async def run(self) -> None:
         """There is no background work."""
 
@@ -111,12 +124,20 @@ class Refresh:
 async def wait_until_idle(fleet: Fleet, replicas: tuple[Replica, ...], timeout_s: float) -> None:
     """Wait until no request is placed on these replicas, failed ones aside; raises RunFailed at the deadline."""
 
+    busy = list(replicas)
+
     def pending() -> int:
-        return sum(replica.reserved for replica in replicas if not replica.failed)
+        return sum(replica.reserved for replica in busy if not replica.failed)
+
+    def idle() -> bool:
+        # Behind a closed gate an idle replica stays idle, so each is looked at once, however often this is called.
+        while busy and (busy[-1].failed or not busy[-1].reserved):
+            busy.pop()
+        return not busy
 
     try:
         await fleet.waits.until(
-            "publication", lambda: f"{pending()} requests in flight to end", lambda: pending() == 0, timeout_s=timeout_s
+            "publication", lambda: f"{pending()} requests in flight to end", idle, timeout_s=timeout_s
         )
     except TimeoutError:
         raise RunFailed(
