@@ -24,6 +24,7 @@ from grpo.engine.virtual_clock import run_virtual
 from grpo.plan.job import JobSpec
 from grpo.plan.resolve import plan
 from grpo.runtime.audit import LedgerFile
+from grpo.runtime.garbage import collected_rarely
 from grpo.runtime.rehearsal import simulated
 from grpo.runtime.simulation import simulate
 from grpo.types import SampleRequest, SamplingParams
@@ -97,7 +98,8 @@ async def engines_alone(job: JobSpec, groups: int) -> None:
             params = SamplingParams(max_tokens=batch.max_response_length, seed=hash(name) & (1 << 62) - 1)
             await engine.generate(SampleRequest(name, (0,) * 4, params))
 
-    await asyncio.gather(*(client(engine, slot) for engine in engines for slot in range(SLOTS)))
+    with collected_rarely():  # as in a run
+        await asyncio.gather(*(client(engine, slot) for engine in engines for slot in range(SLOTS)))
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:

@@ -14,11 +14,6 @@ Problems = Callable[..., list[str]]
 NOT_BUILT = "submission to SLURM and Beaker is not built yet; set launch.backend to local to train on this machine"
 
 RULES = {
-    "a drain of one engine after another in a synchronous run": (
-        '[core]\npublication_mode = "engine_drain"',
-        ["run.toml:2 core.publication_mode: engine_drain needs an asynchronous run. Set async.fully_async = true, or "
-         "use barrier."],
-    ),
     "a drain of engines that share GPUs": (
         '[async]\nfully_async = true\n[core]\npublication_mode = "engine_drain"\n[miles]\ncolocate = true',
         ['run.toml:2 async.fully_async: an asynchronous run cannot be colocated. Set inference.placement_mode = '
@@ -30,14 +25,10 @@ RULES = {
         ["run.toml:3 async.rollout_submission_granularity: engine_drain keeps a group on one engine and version. Set "
          'it to "group".'],
     ),
-    "a simulation": (
-        '[inference]\nbackend = "simulated"\n[simulation]\nload_s = 1',
-        ["run.toml:2 inference.backend: a simulated fleet trains nothing, so grpo run does not start it. Rehearse it "
-         "with grpo plan --simulate."],
-    ),
-    "several local engines": (
+    "several local engines by GPUs": (
         "[inference]\ngpus = 2",
-        ["run.toml:2 inference.gpus: 2 local engines are not built yet; one generates"],
+        ["run.toml:2 inference.gpus: the local engine runs on the CPU. Set inference.local_engines for several of "
+         "them."],
     ),
     "two schedulers and no choice": (
         '[launch]\nworkspace = "a/b"\ncluster = "c"\n[launch.slurm]\ntime = "1:00:00"',
@@ -80,7 +71,9 @@ RULES = {
         ["run.toml:4 inference.rollout_tensor_parallel_size: 6: tensor parallelism is not built yet; an engine has one "
          "GPU",
          "run.toml:3 inference.rollout_expert_parallel_size: 4: expert parallelism is not built yet",
-         "run.toml:3 inference.rollout_expert_parallel_size: 4 does not divide the 6 GPUs of an engine. Set it to 3."],
+         "run.toml:3 inference.rollout_expert_parallel_size: 4 does not divide the 6 GPUs of an engine. Set it to 3.",
+         "run.toml:5 inference.gpus: the local engine runs on the CPU. Set inference.local_engines for several of "
+         "them."],
     ),
 }  # fmt: skip
 

@@ -73,6 +73,6 @@ def test_under_wait_the_trained_lengths_are_those_generated_and_under_overtake_t
     assert wait.outcomes == {"trained": 800}
     assert ks_2samp(wait.trained_lengths, drawn).pvalue > 0.05  # type: ignore[attr-defined]
     assert ks_2samp(wait.trained_lengths, wait.generated_lengths).pvalue > 0.05  # type: ignore[attr-defined]
-    assert ks_2samp(overtake.trained_lengths, drawn).pvalue < 1e-4  # type: ignore[attr-defined]
+    assert ks_2samp(overtake.trained_lengths, drawn).pvalue < 0.01  # type: ignore[attr-defined]
     assert sum(overtake.trained_lengths) < 0.95 * sum(wait.trained_lengths)
     print(f"tokens/s: wait {wait.accepted_tokens_per_s:.0f}, overtake {overtake.accepted_tokens_per_s:.0f}")

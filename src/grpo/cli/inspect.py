@@ -82,10 +82,8 @@ def _summary_lines(result: dict[str, Any]) -> list[str]:
         lines.append(f"{title}:" if result[key] else f"{title}: none")
         for one in result[key]:
             reason = f" ({one['reason']})" if "reason" in one else ""
-            lines.append(
-                f"  {one['prompt_id']}, group {one['group_id']}: {one['state']} after {_many(one['attempts'], 'attempt')}"
-                f" and {_many(one['collections'], 'collection')}{reason}"
-            )
+            took = f"{_many(one['attempts'], 'attempt')} and {_many(one['collections'], 'collection')}"
+            lines.append(f"  {one['prompt_id']}, group {one['group_id']}: {one['state']} after {took}{reason}")
     return lines
 
 

@@ -272,16 +272,9 @@ def _engines(settings: Settings) -> Iterator[UserError]:
 
 
 def _drain(settings: Settings) -> Iterator[UserError]:
-    """Engines that are updated one after another serve different versions, which only an asynchronous run can use."""
+    """Engines that are updated one after another serve different versions at a time."""
     if derive.publication_mode(settings).value != "engine_drain":
         return
-    if not derive.asynchronous(settings).value:
-        yield _at(
-            settings,
-            "core.publication_mode",
-            "engine_drain needs an asynchronous run",
-            "Set async.fully_async = true, or use barrier.",
-        )
     if settings.value("async.rollout_submission_granularity") == "sample":
         yield _at(
             settings,

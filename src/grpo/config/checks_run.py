@@ -8,7 +8,7 @@ from typing import Any
 
 from grpo.config import derive
 from grpo.config.engine_args import ENGINES, split
-from grpo.config.findings import Advice, NotRunnable
+from grpo.config.findings import Advice
 from grpo.config.positions import KeyPath
 from grpo.config.settings import Settings
 from grpo.errors import UserError
@@ -50,23 +50,17 @@ def engine_keys(settings: Settings) -> Iterator[UserError]:
         yield Advice("only the local engine reads it", where=settings.where(key), fix=f"Set inference.{other}.")
 
 
-def simulation(settings: Settings) -> Iterator[UserError]:
-    """A simulation trains nothing."""
-    if derive.engine_backend(settings).value == "simulated":
-        yield NotRunnable(
-            "a simulated fleet trains nothing, so grpo run does not start it",
-            where=settings.where("inference.backend"),
-            fix="Rehearse it with grpo plan --simulate.",
+def local_engines(settings: Settings) -> Iterator[UserError]:
+    """Local engines have no GPU to be counted by."""
+    backend = derive.engine_backend(settings).value
+    if backend == "local" and (settings.value("inference.gpus") or 0) > 1:
+        yield UserError(
+            "the local engine runs on the CPU",
+            where=settings.where("inference.gpus"),
+            fix="Set inference.local_engines for several of them.",
         )
-
-
-def several_engines(settings: Settings) -> Iterator[UserError]:
-    """The local engine has no GPU of its own to choose."""
-    count = derive.engine_count(settings).value
-    if derive.engine_backend(settings).value == "local" and count > 1:
-        yield NotRunnable(
-            f"{count} local engines are not built yet; one generates", where=settings.where("inference.gpus")
-        )
+    if backend != "local" and settings.given("inference.local_engines"):
+        yield Advice("only the local engine reads it", where=settings.where("inference.local_engines"))
 
 
 def experts_in_engine(settings: Settings) -> Iterator[UserError]:
@@ -142,8 +136,7 @@ def _texts(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
 
 RULES = (
     engine_keys,
-    simulation,
-    several_engines,
+    local_engines,
     experts_in_engine,
     launch,
     environment,

@@ -296,6 +296,8 @@ def starvation_groups(settings: Settings) -> Sourced:
 
 def engine_count(settings: Settings) -> Sourced:
     """Engines: ``inference.gpus / rollout_tensor_parallel_size``, colocated the learner's GPUs; without GPUs one."""
+    if engine_backend(settings).value == "local":
+        return taken(settings, "inference.local_engines")
     key = "inference.gpus"
     gpus, parallel = settings.value(key), settings.value("inference.rollout_tensor_parallel_size")
     if gpus is None and placement_mode(settings).value == "colocated":

@@ -127,6 +127,9 @@ class Inference(Section):
     local_running_requests: int = key(
         64, "Responses that the local engine decodes at the same time.", unit="responses", ge=1
     )
+    local_engines: int = key(
+        1, "Local engines in this process; several are of use with engine_drain.", unit="engines", ge=1, le=64
+    )
     dtype: Literal["float32", "bfloat16"] = key("float32", "Type of the engine's computation.")
     radix_cache: bool | None = key(None, "Share the KV cache of common prefixes; sglang only.")
     disable_radix_cache: bool | None = key(None, "The opposite of radix_cache.")

@@ -64,6 +64,8 @@ class SimulatedEngine:
     Token ids say which version sampled them, and log-probabilities are a function of the token's index, so that a test
     sees any change.
 
+    Made inside the event loop that it lives on.
+
     Args:
         faults: planned ones; ``spec.engine_failure_rate`` adds random ones, drawn from the requests' seeds.
     """
@@ -90,6 +92,7 @@ class SimulatedEngine:
         self._clock_time = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
+        self._loop = asyncio.get_running_loop()
         self._empty = asyncio.Event()
         self._empty.set()
         self.tokens_generated = 0
@@ -112,8 +115,8 @@ class SimulatedEngine:
 
     async def start(self, version: int) -> None:
         """Serve ``version``, after as long as a load takes."""
+        loop = self._loop
         await asyncio.sleep(self._spec.load_s)
-        loop = asyncio.get_running_loop()
         self._version = version
         self._started = self._clock_time = loop.time()
         for fault in self._faults:
@@ -126,7 +129,7 @@ class SimulatedEngine:
         """Sample one response; waits for a slot, then for as many decode steps as it has tokens."""
         if self._broken is not None:
             raise RunFailed(str(self._broken), where=self._name)
-        one = _Running(request, asyncio.get_running_loop().create_future(), self._length(request))
+        one = _Running(request, self._loop.create_future(), self._length(request))
         self._by_id[request.request_id] = one
         self._empty.clear()
         self._waiting.append(one)
@@ -205,7 +208,7 @@ class SimulatedEngine:
         return self._spec.decode_base_s + self._running * self._spec.decode_per_request_s
 
     def _advance(self) -> None:
-        now = asyncio.get_running_loop().time()
+        now = self._loop.time()
         if not self._paused and not self._stopped and self._running:
             self._clock += (now - self._clock_time) / self._step_s()
             self.busy_s += now - self._clock_time
@@ -240,7 +243,7 @@ class SimulatedEngine:
         if at < self._timer_at:  # one that is early finds nothing to end and sets the next: cheaper than setting it now
             self._disarm()
             self._timer_at = at
-            self._timer = asyncio.get_running_loop().call_at(at, self._fire)
+            self._timer = self._loop.call_at(at, self._fire)
 
     def _disarm(self) -> None:
         self._timer_at = math.inf
@@ -309,7 +312,7 @@ class SimulatedEngine:
     def _has(self, kind: FaultKind) -> bool:
         if not self._faults:
             return False
-        age = asyncio.get_running_loop().time() - self._started
+        age = self._loop.time() - self._started
         return any(fault.kind == kind and age >= fault.at_s for fault in self._faults)
 
     def _die(self, error: Exception) -> None:

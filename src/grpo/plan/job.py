@@ -12,13 +12,16 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class Spec(BaseModel):
-    """Base of all parts of a job: frozen, strict about unknown keys, refuses NaN."""
+    """Base of all parts of a job: frozen, strict about unknown keys, refuses NaN.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    A part gets a validator when it is first used by itself; most are only used inside a whole job, which has one.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 class ModelSpec(Spec):
@@ -249,7 +252,7 @@ class EngineSpec(Spec):
     failure: Literal["replace", "drop", "fail"]
     expert_parallel_size: int = 1
     options: dict[str, Any] = {}
-    simulation: SimulationSpec = SimulationSpec()
+    simulation: SimulationSpec = Field(default_factory=SimulationSpec)
 
 
 class LearnerSpec(Spec):
@@ -335,8 +338,8 @@ class TopologySpec(Spec):
     nodes: int = 1
     gpus_per_node: int = 0
     colocated: bool = False
-    learner: tuple[Placement, ...] = (Placement(),)
-    engines: tuple[Placement, ...] = (Placement(),)
+    learner: tuple[Placement, ...] = Field(default_factory=lambda: (Placement(),))
+    engines: tuple[Placement, ...] = Field(default_factory=lambda: (Placement(),))
 
     @property
     def gpus(self) -> int:
@@ -365,7 +368,7 @@ class JobSpec(Spec):
     checkpoint: CheckpointSpec
     tracking: TrackingSpec
     launch: LaunchSpec
-    topology: TopologySpec = TopologySpec()
+    topology: TopologySpec = Field(default_factory=TopologySpec)
 
     def to_json(self) -> str:
         """Return the text of ``job.json``: sorted keys, so that equal jobs give equal bytes."""

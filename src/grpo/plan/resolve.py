@@ -40,7 +40,7 @@ class Plan:
 
     def require_runnable(self) -> None:
         """Raise ConfigErrors if ``grpo run`` must refuse the job as things are."""
-        if self.findings.cannot_run:
+        if self.findings.cannot_run and self.job.engine.backend != "simulated":  # a rehearsal needs none of it
             raise ConfigErrors(self.findings.cannot_run)
 
     def as_json(self) -> dict[str, Any]:

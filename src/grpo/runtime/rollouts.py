@@ -108,7 +108,7 @@ class Rollouts:
                 while True:
                     places = await self._waits.until("admission", self._blocked_by, self._place, ready=self._has_place)
                     entry = self._next_entry()
-                    self._ledger.admit(entry.group_id, min(replica.engine.version for replica in places))
+                    self._ledger.admit(entry.group_id, min([replica.gate_version for replica in places]))
                     crash_point("group.admitted")
                     groups.create_task(self._follow(entry, places), name=f"group-{entry.group_id}")
         finally:

@@ -119,8 +119,9 @@ class Attempt:
         self._grades: list[Grade | None] = [None] * len(requests)
         self._placed = [True] * len(requests)
         self._unanswered = self._ungraded = len(requests)
-        for replica in places:
-            replica.in_flight[self._hear_failure] = None
+        self._hears = self._hear_failure
+        for replica in dict.fromkeys(places):
+            replica.in_flight[self._hears] = None
         sampler.deadlines.start(self)
         self._tasks = [loop.create_task(self._one(index)) for index in range(len(requests))]
 
@@ -190,8 +191,8 @@ class Attempt:
     async def close(self) -> None:
         """Cancel what is left and wait until it is gone."""
         self._sampler.deadlines.stop(self)
-        for replica in self._places:
-            replica.in_flight.pop(self._hear_failure, None)
+        for replica in dict.fromkeys(self._places):
+            replica.in_flight.pop(self._hears, None)
         left = [task for task in self._tasks if not task.done()]
         for task in left:
             task.cancel()
