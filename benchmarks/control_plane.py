@@ -5,9 +5,10 @@
 A whole asynchronous run on simulated engines of 64 slots each, under a virtual clock, so that nothing waits: admission,
 placement, generation, grading, filter, buffer, ledger, publication (refresh), batches and metrics are the real ones.
 Responses are short, because the content of responses is not what is measured. A group completion is a group whose
-last response was graded. CPU seconds are of this process. They include the simulated engines, learner and grader; what
-the engines alone cost is measured on the same requests, without a controller, and shown beside. ``audit`` also writes
-ledger.jsonl. The best of the repeats counts, because other load can only slow a run down.
+last response was graded. CPU seconds are of this process. ``everything`` includes the simulated engines, learner and
+grader. ``engines`` is what the engines alone cost on as many requests, without a controller; ``control plane`` is the
+difference, and what the target is about. ``with audit`` is everything, and writing ledger.jsonl. The best of the
+repeats counts, because other load can only slow a run down.
 """
 
 from __future__ import annotations
@@ -110,16 +111,16 @@ def cpu_seconds(work: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    """Print the table; exit with 1 if the largest fleet is under the target."""
+    """Print the table; exit with 1 if the control plane of the largest fleet is under the target."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=4, help="responses of a group")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--completions", type=int, default=20_000, help="groups of a run, about")
     args = parser.parse_args()
     print(f"groups of {args.samples} responses, {SLOTS} slots an engine, best of {args.repeats}\n")
-    print("| engines | in flight | groups | groups/s | us a group | of it engines | groups/s with audit |")
-    print("|---|---|---|---|---|---|---|")
-    rates = {}
+    print("microseconds of CPU a group:\n")
+    print("| engines | in flight | groups | everything | engines | control plane | with audit | groups/s | all in |")
+    print("|---|---|---|---|---|---|---|---|---|")
     jobs = {engines: job_of(engines, args.samples, args.completions) for engines in FLEETS}
     best: dict[tuple[int, str], float] = {}
     done: dict[int, int] = {}
@@ -135,15 +136,14 @@ def main() -> None:
                     key = engines, name
                     best[key] = min(best.get(key, 1e9), cpu_seconds(work))
     for engines in FLEETS:
-        count = done[engines]
-        rates[engines] = count / best[engines, "plain"]
+        cost = {name: 1e6 * best[engines, name] / done[engines] for name in ("plain", "engines", "audit")}
+        control = cost["plain"] - cost["engines"]
         print(
-            f"| {engines} | {engines * SLOTS:,} | {count:,} | {rates[engines]:,.0f} "
-            f"| {1e6 * best[engines, 'plain'] / count:.0f} | {1e6 * best[engines, 'engines'] / count:.0f} "
-            f"| {count / best[engines, 'audit']:,.0f} |"
+            f"| {engines} | {engines * SLOTS:,} | {done[engines]:,} | {cost['plain']:.0f} | {cost['engines']:.0f} "
+            f"| {control:.0f} | {cost['audit']:.0f} | {1e6 / control:,.0f} | {1e6 / cost['plain']:,.0f} |"
         )
-    if rates[FLEETS[-1]] < TARGET:
-        raise SystemExit(f"{rates[FLEETS[-1]]:,.0f} groups/s are under {TARGET:,.0f}")
+    if 1e6 / control < TARGET:
+        raise SystemExit(f"{1e6 / control:,.0f} groups/s are under {TARGET:,.0f}")
 
 
 if __name__ == "__main__":

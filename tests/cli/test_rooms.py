@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -110,3 +112,34 @@ def test_nothing_heavy_is_loaded_by_the_launcher(code: str) -> None:
 def test_the_command_line_alone_loads_neither_the_schema_nor_rich() -> None:
     done = run("import sys, grpo.cli.main\nprint(sorted({'pydantic', 'rich', 'grpo.plan.job'} & set(sys.modules)))")
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+PLAN = [sys.executable, "-m", "grpo", "plan", str(SOURCE.parents[1] / "configs" / "examples" / "three-node.toml")]
+
+
+def planned(**environment: str) -> str:
+    """Return the stdout of a plan into a pipe."""
+    clean = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "TTY_COMPATIBLE")}
+    return subprocess.run(PLAN, capture_output=True, text=True, check=True, env={**clean, **environment}).stdout
+
+
+def test_a_plan_into_a_pipe_does_without_rich() -> None:
+    done = run(
+        f"import atexit, sys\nsys.argv = {['grpo', *PLAN[3:]]!r}\n"
+        "atexit.register(lambda: print('rich' in sys.modules, 'pydantic' in sys.modules))\n"
+        "import grpo.cli.main\ngrpo.cli.main.main()"
+    )
+    assert done.stdout.splitlines()[-1] == "False True"
+
+
+@pytest.mark.parametrize("environment", [{"FORCE_COLOR": ""}, {"TTY_COMPATIBLE": "0"}], ids=str)
+def test_a_plan_into_a_pipe_is_plain_where_the_environment_does_not_ask_for_styles(environment: dict[str, str]) -> None:
+    assert planned(**environment) == planned()
+
+
+@pytest.mark.parametrize("environment", [{"FORCE_COLOR": "1"}, {"TTY_COMPATIBLE": "1"}], ids=str)
+def test_a_plan_is_styled_where_the_environment_asks_for_it(environment: dict[str, str]) -> None:
+    styled, plain = planned(TERM="xterm", COLUMNS="400", **environment), planned()
+    assert styled.startswith("\x1b[1m")
+    without = re.sub(r"\x1b\[[0-9;]*m", "", styled)
+    assert [line.split() for line in without.splitlines()] == [line.split() for line in plain.splitlines()]

@@ -1,7 +1,5 @@
 """``grpo examples``: the maintained run files, and a copy to start from."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """``grpo export``: a Hugging Face folder from a checkpoint."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

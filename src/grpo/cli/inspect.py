@@ -1,7 +1,5 @@
 """``grpo inspect``: what happened in a run. Reads its files only, also while it is going on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,7 +38,7 @@ def inspect(
     _print(result, _summary_lines(result), json_output)
 
 
-def _read(run: Path) -> list[Story]:
+def _read(run: Path) -> "list[Story]":
     import json
 
     from grpo.errors import UserError
@@ -87,7 +85,7 @@ def _summary_lines(result: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _story_lines(stories: list[Story]) -> list[str]:
+def _story_lines(stories: "list[Story]") -> list[str]:
     lines = []
     for story in stories:
         lines.append(f"group {story.group_id} of {story.prompt_id}: {story.state}")

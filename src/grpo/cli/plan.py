@@ -1,7 +1,5 @@
 """``grpo plan``: what will happen, and where every value came from."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -77,7 +75,7 @@ def plan(
         typer.echo(f"cannot run yet: {problem}", err=True)
 
 
-def _compare(resolved: Plan, key: str | None, other: Plan | None, *, json_output: bool) -> None:
+def _compare(resolved: "Plan", key: str | None, other: "Plan | None", *, json_output: bool) -> None:
     """Show one value and where it came from, or what another run file does otherwise."""
     import json
 

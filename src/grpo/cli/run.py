@@ -1,7 +1,5 @@
 """``grpo run`` and ``grpo train``: start a run, and what a node executes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,7 +59,7 @@ def train(
     _report(local.train(job, json_output=json_output), json_output=json_output)
 
 
-def _report(result: RunResult, *, json_output: bool) -> None:
+def _report(result: "RunResult", *, json_output: bool) -> None:
     if json_output:
         import json
 

@@ -1,7 +1,5 @@
 """``grpo schema``: the run file as a JSON Schema, for editors."""
 
-from __future__ import annotations
-
 import typer
 
 from grpo.cli.options import Debug

@@ -1,7 +1,5 @@
 """``grpo validate``: everything that is wrong with a run file, at once."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -47,7 +45,7 @@ def validate(
         raise typer.Exit(EXIT_WRONG)
 
 
-def _show(findings: Findings, *, quiet: bool) -> None:
+def _show(findings: "Findings", *, quiet: bool) -> None:
     """Print what was found to stderr; with ``quiet`` only the errors, which tools may want to show as they are."""
     for problem in findings.errors:
         typer.echo(f"error: {problem}", err=True)
@@ -59,7 +57,7 @@ def _show(findings: Findings, *, quiet: bool) -> None:
         typer.echo(f"cannot run yet: {problem}", err=True)
 
 
-def _summary(checked: Checked) -> str:
+def _summary(checked: "Checked") -> str:
     findings = checked.findings
     warnings = _many(len(findings.warnings), "warning")
     if findings.errors:
@@ -75,7 +73,7 @@ def _many(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def _as_json(checked: Checked, *, show_prompt: bool) -> dict[str, Any]:
+def _as_json(checked: "Checked", *, show_prompt: bool) -> dict[str, Any]:
     findings = checked.findings
     shown: dict[str, Any] = {"status": "error" if findings.errors else "ok"}
     if checked.plan is not None:

@@ -3,9 +3,9 @@ to the runtime half; run-time code never rewrites it.
 
 Every field is final: defaults applied, aliases compiled, derived numbers derived. Paths are absolute, except a model
 source of the form ``builtin:NAME``, which names a policy that ships with the package.
-"""
 
-from __future__ import annotations
+Without ``from __future__ import annotations``: pydantic would have to evaluate each annotation, as text, at each start.
+"""
 
 import hashlib
 import json
@@ -375,12 +375,12 @@ class JobSpec(Spec):
         return json.dumps(self.model_dump(mode="json"), indent=2, sort_keys=True) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> JobSpec:
+    def from_json(cls, text: str) -> "JobSpec":
         """Read ``job.json``; the inverse of :meth:`to_json`."""
         return cls.model_validate_json(text)
 
     @classmethod
-    def read(cls, path: Path) -> JobSpec:
+    def read(cls, path: Path) -> "JobSpec":
         """Read a ``job.json`` file."""
         return cls.from_json(path.read_text())
 

@@ -198,8 +198,9 @@ class Attempt:
             task.cancel()
         if left:
             await asyncio.wait(left)
-        for index in range(len(self._placed)):
-            self._release(index)  # a task that is cancelled before it began has not
+        if left:
+            for index in range(len(self._placed)):
+                self._release(index)  # a task that is cancelled before it began has not
 
     def _silent(self) -> tuple[Replica, ...]:
         pairs = zip(self._places, self._responses, strict=True)
