@@ -79,7 +79,6 @@ class Controller:
         self.ledger = Ledger(on_transition)
         self.fleet = Fleet([make_engine(f"engine-{index}") for index in range(job.engine.count)], self.waits)
         self._publication = make_publication(job.sync, self.fleet)
-        weights_still = asyncio.Lock()
         self._supervisor = Supervisor(
             job.engine,
             fleet=self.fleet,
@@ -126,7 +125,6 @@ class Controller:
             rollouts=self.rollouts,
             learner=learner,
             publication=self._publication,
-            weights_still=weights_still,
             evaluator=evaluator if evals else None,
             checkpoints=self._checkpoints,
             ledger=self.ledger,

@@ -40,7 +40,6 @@ class Trainer:
         rollouts: Rollouts,
         learner: Learner,
         publication: Publication,
-        weights_still: asyncio.Lock,
         evaluator: Evaluator | None,
         checkpoints: Checkpoints,
         ledger: Ledger,
@@ -52,7 +51,7 @@ class Trainer:
         self._learner = learner
         self._publication = publication
         # Held by a publication and by an evaluation: an evaluation sees one exact version.
-        self._weights_still = weights_still
+        self._weights_still = asyncio.Lock()
         self._evaluator = evaluator
         self._checkpoints = checkpoints
         self._ledger = ledger
