@@ -198,3 +198,35 @@ def test_git_state_is_that_of_the_code_and_none_outside_git(tmp_path: Path) -> N
 def test_package_versions_leave_development_tools_out() -> None:
     assert {"pydantic", "typer", "torch", "transformers"} <= set(package_versions())
     assert not {"pytest", "ruff", "hypothesis"} & set(package_versions())
+
+
+def test_a_run_whose_folder_was_renamed_goes_on(folder: Path) -> None:
+    prepare(plan(Path("run.toml")), [])
+    (folder / "out").rename(folder / "moved")
+    again = plan(Path("run.toml"), ['output.root="moved"'])
+    assert prepare(again, []).root == folder / "moved"
+
+
+@pytest.mark.parametrize(
+    ("files", "state"),
+    [
+        ([], "fresh"),
+        (["notes.txt"], "used: a run would be refused"),
+        (["job.json"], "holds an unfinished run: it would go on"),
+        (["job.json", "result.json"], "holds a complete run: another one would be refused"),
+    ],
+)
+def test_plan_says_what_a_run_would_do_with_the_folder(grpo: Cli, folder: Path, files: list[str], state: str) -> None:
+    (folder / "out").mkdir()
+    for name in files:
+        (folder / "out" / name).touch()
+    code, out, _ = grpo("plan", "run.toml")
+    assert code == 0
+    assert f"out ({state})" in out
+
+
+def test_a_run_file_may_begin_with_a_byte_order_mark(folder: Path) -> None:
+    plain = plan(Path("run.toml")).job
+    (folder / "run.toml").write_bytes(b"\xef\xbb\xbf" + (folder / "run.toml").read_bytes())
+    marked = plan(Path("run.toml")).job
+    assert marked.model_copy(update={"config_sha256": plain.config_sha256}) == plain

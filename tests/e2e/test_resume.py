@@ -251,3 +251,21 @@ def test_any_checkpoint_can_be_exported(tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
         export(paths.root, step=3)
     assert str(error.value) == f"{paths.checkpoints}: there is no checkpoint of step 3. Steps: 4, 5."
+
+
+def test_a_run_told_to_end_before_where_it_is_does_not_become_complete(
+    tmp_path: Path, uninterrupted: RunPaths, zygote: Zygote
+) -> None:
+    job = job_of(tmp_path)
+    assert zygote.train(job, crash_at="step.published:4")[0] == -signal.SIGKILL
+    shorter = JobSpec.read(job)
+    shorter = shorter.model_copy(update={"batch": shorter.batch.model_copy(update={"num_rollouts": 2})})
+    with pytest.raises(UserError) as error:
+        entry.train(shorter, json_output=True)
+    paths = root_of(job)
+    assert str(error.value) == (
+        f"{paths.checkpoints}/step-000003: 3 collections are trained already, and training.num_rollouts is 2. "
+        "Set it to 3 to end the run here, or to more to go on."
+    )
+    assert not paths.result.exists()
+    check_equal(finish(zygote, job), uninterrupted)

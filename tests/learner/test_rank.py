@@ -299,3 +299,15 @@ def test_recomputing_activations_runs_each_layer_again_in_the_backward_pass(tmp_
         rank.step(batches(1)[0])
         calls[recompute] = len(seen)
     assert calls == {False: 1, True: 2}
+
+
+def test_damaged_weights_are_the_users_input(tmp_path: Path, llama: Path) -> None:
+    weights = llama / "model.safetensors"
+    whole = weights.read_bytes()
+    try:
+        for length in (5, 1000, len(whole) - 100):
+            weights.write_bytes(whole[:length])
+            with pytest.raises(UserError, match=r"cannot load the model in .* must be whole and fit each other"):
+                rank_of(tmp_path, llama)
+    finally:
+        weights.write_bytes(whole)

@@ -12,9 +12,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from grpo.data.load import load_prompts, load_tokenizer
+from grpo.errors import UserError
 from grpo.learner.local import LocalLearner
 from grpo.obs.jsonl import read_rows
-from grpo.plan.job import JobSpec
+from grpo.plan.job import JobSpec, Placement
 from grpo.plan.paths import RunPaths, model_dir
 from grpo.runtime import entry
 from grpo.types import Group
@@ -173,3 +174,15 @@ def test_a_failed_run_leaves_its_traceback_in_the_log(tmp_path: Path) -> None:
     log = (RunPaths(Path(job.output.root)).logs / "controller.log").read_text()
     assert "the run ended early" in log
     assert "Traceback (most recent call last)" in log
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_gpu_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    job = job_of(tmp_path)
+    job = job.model_copy(update={"topology": job.topology.model_copy(update={"learner": (Placement(gpus=(0,)),)})})
+    with pytest.raises(UserError) as error:
+        entry.train(job, json_output=True)
+    assert str(error.value) == (
+        "trainer.gpus: a GPU is asked for, and PyTorch finds none on this machine. "
+        "Leave the key out, or set it to 0, to train on the CPU."
+    )

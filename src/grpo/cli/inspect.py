@@ -13,18 +13,16 @@ if TYPE_CHECKING:
 
 def inspect(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The output folder of a run.", show_default=False)],
-    ledger: Annotated[bool, typer.Option("--ledger", help="What happened to every prompt.")] = False,
-    prompt: Annotated[
-        str | None, typer.Option("--prompt", metavar="ID", help="With --ledger: the story of one prompt.")
-    ] = None,
+    ledger: Annotated[
+        bool, typer.Option("--ledger", help="What happened to every prompt; the only view so far.")
+    ] = True,
+    prompt: Annotated[str | None, typer.Option("--prompt", metavar="ID", help="The story of one prompt.")] = None,
     json_output: Json = False,
     debug: Debug = False,
 ) -> None:
     """Show what happened in a run."""
     from grpo.errors import UserError
 
-    if not ledger:
-        raise UserError("nothing to show", where="grpo inspect", fix="Add --ledger: what happened to every prompt.")
     stories = _read(run)
     if prompt is not None:
         chosen = [story for story in stories if story.prompt_id == prompt]

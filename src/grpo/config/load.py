@@ -100,7 +100,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RawConfig:
     name = str(path)
     content = _read(path, name)
     try:
-        text = content.decode()
+        text = content.decode("utf-8-sig")  # some editors begin a file with a byte-order mark
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise UserError("not UTF-8 text", where=f"{name}:{line}", fix="Save the file with UTF-8 encoding.") from None

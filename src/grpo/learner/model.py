@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -47,9 +48,11 @@ def load_policy(folder: Path, dtype: torch.dtype, device: torch.device) -> PreTr
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 folder, dtype=dtype, attn_implementation="sdpa", local_files_only=True, output_loading_info=True
             )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise UserError(
-            f"cannot load the model in {folder}: {str(error).splitlines()[0]}", where="model.source"
+            f"cannot load the model in {folder}: {str(error).splitlines()[0]}",
+            where="model.source",
+            fix="Its weights and its config.json must be whole and fit each other.",
         ) from error
     model, report = loaded
     if missing := sorted(report["missing_keys"]):

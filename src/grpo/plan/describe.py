@@ -8,6 +8,7 @@ from typing import Any
 
 from grpo.plan.inspect import config_of, path_kind
 from grpo.plan.job import JobSpec
+from grpo.plan.paths import RunPaths
 from grpo.plan.resolve import Plan
 from grpo.plan.shapes import parameter_count
 
@@ -148,8 +149,13 @@ def _evaluation(job: JobSpec) -> str:
 
 def _output(job: JobSpec) -> str:
     root = Path(job.output.root)
+    paths = RunPaths(root)
     used = path_kind(root) == "file" or (path_kind(root) == "folder" and any(root.iterdir()))
     state = "used: a run would be refused" if used else "fresh"
+    if used and paths.result.exists():
+        state = "holds a complete run: another one would be refused"
+    elif used and paths.job.exists():
+        state = "holds an unfinished run: it would go on"
     if job.launch.backend != "local":
         state = "on the nodes of the run"
     return f"{root} ({state}){f'; export in {job.output.hf_dir}' if job.output.export_hf else ''}"

@@ -18,6 +18,7 @@ MAY_CHANGE = (
     "output.export_hf",
     "output.hf_dir",
     "output.rollout_sample_rate",
+    "output.root",
     "sync.drain_timeout_s",
     "sync.request_timeout_s",
     "sync.straggler_timeout_s",

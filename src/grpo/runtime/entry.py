@@ -56,6 +56,8 @@ def train(job: JobSpec, *, json_output: bool = False, fork_from: Path | None = N
         if fork_from is not None and not any(paths.checkpoints.glob("step-*")):
             fork(fork_from, paths)
         checkpoint = newest_checkpoint(paths.checkpoints, warnings.append)
+        if checkpoint is not None:
+            _require_work_left(job, checkpoint)
         cut_back(paths, checkpoint)
         logger = open_log(paths.logs / "controller.log")
         ledger_file = LedgerFile(paths.ledger)
@@ -89,6 +91,17 @@ def train(job: JobSpec, *, json_output: bool = False, fork_from: Path | None = N
             raise as_run_error(error) from (None if isinstance(error, GrpoError) else error)
         finally:
             observer.close()
+
+
+def _require_work_left(job: JobSpec, checkpoint: Checkpoint) -> None:
+    """A run that is told to end before where it is must not become complete by it."""
+    trained = checkpoint.controller["collections"]
+    if trained > job.batch.num_rollouts:
+        raise UserError(
+            f"{trained} collections are trained already, and training.num_rollouts is {job.batch.num_rollouts}",
+            where=str(checkpoint.path),
+            fix=f"Set it to {trained} to end the run here, or to more to go on.",
+        )
 
 
 async def run(
@@ -144,6 +157,11 @@ def make_engine(job: JobSpec, name: str) -> Engine:
 
 def make_learner(job: JobSpec) -> Learner:
     """Return the job's learner, not started."""
+    import torch
+
+    if any(place.gpus for place in job.topology.learner) and not torch.cuda.is_available():
+        fix = "Leave the key out, or set it to 0, to train on the CPU."
+        raise UserError("a GPU is asked for, and PyTorch finds none on this machine", where="trainer.gpus", fix=fix)
     if job.learner.backend != "fsdp" or job.learner.ranks != 1:
         raise UserError(f"trainer.backend = {job.learner.backend!r} with {job.learner.ranks} ranks does not run here")
     from grpo.learner.local import LocalLearner

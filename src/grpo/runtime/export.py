@@ -22,8 +22,7 @@ def export(run: Path, *, step: int | None = None, out: Path | None = None) -> Pa
         out: a new folder; ``export-hf-step-NNNNNN`` in the run if not given.
 
     Raises:
-        UserError: there is no such run or checkpoint, or it is damaged.
-        RunFailed: ``out`` is used.
+        UserError: there is no such run or checkpoint, it is damaged, or ``out`` is used.
     """
     paths = RunPaths(run)
     if not paths.job.is_file():
@@ -31,6 +30,8 @@ def export(run: Path, *, step: int | None = None, out: Path | None = None) -> Pa
     job = JobSpec.read(paths.job)
     checkpoint = _find(paths, step)
     folder = out or paths.root / f"export-hf-{checkpoint.path.name}"
+    if folder.exists():
+        raise UserError("exists already", where=str(folder), fix="Name another folder with --out.")
     rank = LearnerRank(job, device=torch.device("cpu"))
     rank.load(checkpoint.learner)
     rank.export_hf(folder)

@@ -18,6 +18,9 @@ def fork(source: Path, paths: RunPaths) -> None:
     Raises:
         UserError: the checkpoint is not whole, or its run's files are gone.
     """
+    if (source / "checkpoints").is_dir():
+        steps = ", ".join(sorted(path.name for path in (source / "checkpoints").glob("step-*"))) or "none"
+        raise UserError("is a run, not a checkpoint", where=str(source), fix=f"Name one of checkpoints/: {steps}.")
     if not source.is_dir():
         raise UserError("there is no such checkpoint", where=str(source), fix="Name a checkpoints/step-NNNNNN folder.")
     checkpoint = read_checkpoint(source)

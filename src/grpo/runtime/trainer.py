@@ -203,7 +203,9 @@ class Trainer:
         return [TrainBatch(first + step, tuple(_chunk(samples, step, size))) for step in range(steps)]
 
     def _report(self, taken: Taken, rows: Sequence[StepMetrics]) -> None:
-        stats = collection_stats(taken.seen, taken.lags)
+        # Rewards of all that was graded since the last row, dropped groups too: the filter must not flatter them. A row
+        # of an asynchronous run in whose time nothing was graded describes what it trained.
+        stats = collection_stats(taken.seen or taken.groups, taken.lags)
         outcomes = Counter(taken.outcomes)
         outcomes["trained"] = len(taken.groups)
         for metrics in rows:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 
 from grpo.engine.local.kv_cache import ATTENTION
@@ -34,7 +35,7 @@ def load_model(model_dir: Path, *, dtype: torch.dtype, max_context_length: int) 
             use_safetensors=True,
             output_loading_info=True,
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise UserError(f"cannot load the model: {' '.join(str(error).split())}", where=where) from error
     model, info = loaded
     missing = sorted(info["missing_keys"])
