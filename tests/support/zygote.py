@@ -30,15 +30,23 @@ class Zygote:
         self._process.stdin.close()
         self._process.wait(timeout=60)
 
-    def train(self, job: Path, *, crash_at: str = "", signal_after: tuple[int, float] | None = None) -> tuple[int, str]:
+    def train(
+        self,
+        job: Path,
+        *,
+        crash_at: str = "",
+        signal_after: tuple[int, float] | None = None,
+        once: Path | None = None,
+    ) -> tuple[int, str]:
         """Run ``grpo train JOB --json`` in a child; return its exit code (-N for signal N) and its stderr.
 
         Args:
             crash_at: a named crash point.
             signal_after: send this signal so many seconds after the child began.
+            once: count the seconds from when this file is not empty.
         """
         assert self._process.stdin is not None and self._process.stdout is not None
-        order = {"job": str(job), "crash_at": crash_at, "signal_after": signal_after}
+        order = {"job": str(job), "crash_at": crash_at, "signal_after": signal_after, "once": str(once or "")}
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
         code = int(self._process.stdout.readline())
@@ -56,7 +64,7 @@ def _serve() -> None:
             _train(order, main)
         if order["signal_after"]:
             number, seconds = order["signal_after"]
-            _kill_after(child, number, seconds)
+            _kill_after(child, number, seconds, order["once"])
         _, status = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
 
@@ -80,12 +88,14 @@ def _train(order: dict, main) -> None:
         os._exit(code)
 
 
-def _kill_after(child: int, number: int, seconds: float) -> None:
+def _kill_after(child: int, number: int, seconds: float, once: str) -> None:
     """Send a signal from a grandchild, so that the wait for the child is not held up."""
     if os.fork() == 0:
         signal.alarm(120)
         import time
 
+        while once and not (os.path.exists(once) and os.path.getsize(once)):
+            time.sleep(0.01)
         time.sleep(seconds)
         try:
             os.kill(child, number)
