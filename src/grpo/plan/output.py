@@ -31,7 +31,7 @@ def output_problems(settings: Settings) -> Iterator[UserError]:
     where = settings.where("output.hf_dir")
     if problem := _not_writable(export):
         yield UserError(problem, where=where, fix="Name a fresh folder.")
-    elif _entries(export):
+    elif _entries(export) and not RunPaths(root).job.exists():  # an unfinished run may have filled it itself
         yield UserError(f"{export} is not empty", where=where, fix="Name a fresh folder.")
 
 
