@@ -97,7 +97,11 @@ def test_a_missing_model_is_an_error_here_and_a_warning_for_a_cluster(write: Wri
         text='name = "x"\n[model]\nsource = "nowhere"\n[output]\nroot = "out"\n[inference]\nmax_context_length = 64\n'
     )
     assert found(path) == [
-        ("error", f"run.toml:3 model.source: {folder}/nowhere: no such folder. Name a Hugging Face model folder.")
+        (
+            "error",
+            f"run.toml:3 model.source: {folder}/nowhere: no such folder. Name a Hugging Face model folder; hub names "
+            "are not downloaded.",
+        )
     ]
     (not_here, missing) = found(path, "launch.backend='slurm'")
     assert not_here[0] == "cannot run"
@@ -117,7 +121,7 @@ def test_a_shape_stands_in_for_a_model_that_cannot_be_seen(write: Write, folder:
         (
             "cannot run",
             f"--set model.source: {folder}/nowhere: no such folder; planned with model.plan_config instead. Name a "
-            "Hugging Face model folder.",
+            "Hugging Face model folder; hub names are not downloaded.",
         )
     ]
     words = dict(facts(plan(path, shape).job))

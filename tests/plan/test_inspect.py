@@ -60,10 +60,12 @@ def test_a_folder_that_is_no_model_is_named(write: Write, folder: Path) -> None:
         "folder that holds config.json, the weights and the tokenizer."
     ]
     assert problems(write(), 'model.source="nowhere"') == [
-        f"--set model.source: {folder}/nowhere: no such folder. Name a Hugging Face model folder."
+        f"--set model.source: {folder}/nowhere: no such folder. Name a Hugging Face model folder; hub "
+        "names are not downloaded."
     ]
     assert problems(write(), 'model.source="run.toml"') == [
-        f"--set model.source: {folder}/run.toml: is a file, not a folder. Name a Hugging Face model folder."
+        f"--set model.source: {folder}/run.toml: is a file, not a folder. Name a Hugging Face model "
+        "folder; hub names are not downloaded."
     ]
     names = ", ".join(builtin_models())
     assert problems(write(), 'model.source="builtin:nope"') == [

@@ -112,7 +112,7 @@ def _model(settings: Settings) -> Iterator[UserError]:
         return
     if (kind := path_kind(folder)) != "folder":
         what = "is a file, not a folder" if kind == "file" else "no such folder"
-        fix = "Name a Hugging Face model folder; a hub name is not downloaded, so download it first."
+        fix = "Name a Hugging Face model folder; hub names are not downloaded."
         yield (
             _unseen(settings, "model.source", f"{folder}: {what}", fix)
             if kind == "missing"
