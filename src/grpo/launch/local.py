@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from grpo.errors import UserError
 from grpo.launch.receipt import add_attempt, make_receipt, receipt_text
 from grpo.plan.job import JobSpec
-from grpo.plan.paths import RunPaths
+from grpo.plan.paths import RunPaths, write_whole
 from grpo.plan.resolve import Plan
 from grpo.plan.resume import differences
 from grpo.types import RunResult
@@ -78,9 +78,9 @@ def prepare(plan: Plan, command: Sequence[str]) -> RunPaths:
             _resume(paths, plan, command, where)
             return paths
         # The job comes last: with it, the folder holds a run; without, the same command begins again.
-        _write_whole(paths.config, plan.raw.text)
-        _write_whole(paths.receipt, receipt_text(make_receipt(plan, command)))
-        _write_whole(paths.job, plan.job.to_json().encode())
+        write_whole(paths.config, plan.raw.text)
+        write_whole(paths.receipt, receipt_text(make_receipt(plan, command)))
+        write_whole(paths.job, plan.job.to_json().encode())
     except OSError as error:
         raise UserError(f"{_shown(paths.root)} cannot be written ({error.strerror})", where=where) from error
     return paths
@@ -97,8 +97,8 @@ def _resume(paths: RunPaths, plan: Plan, command: Sequence[str], where: str) -> 
         raise _used(
             f"{_shown(paths.root)} holds an unfinished run of another job ({'; '.join(changed)})", plan, paths, where
         )
-    _write_whole(paths.job, plan.job.to_json().encode())
-    _write_whole(paths.receipt, receipt_text(add_attempt(paths.receipt.read_text(), plan, command)))
+    write_whole(paths.job, plan.job.to_json().encode())
+    write_whole(paths.receipt, receipt_text(add_attempt(paths.receipt.read_text(), plan, command)))
 
 
 def _refuse_used(paths: RunPaths, plan: Plan, where: str) -> None:
@@ -120,13 +120,6 @@ def _refuse_used(paths: RunPaths, plan: Plan, where: str) -> None:
 
 def _same(path: Path, content: bytes) -> bool:
     return path.is_file() and path.read_bytes() == content
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that it is there whole or not at all."""
-    aside = path.with_name(f".partial-{path.name}")
-    aside.write_bytes(content)
-    aside.replace(path)
 
 
 def _used(what: str, plan: Plan, paths: RunPaths, where: str) -> UserError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -108,3 +109,13 @@ def model_dir(source: str) -> Path:
     if name not in builtin_models():
         raise UserError(f"no built-in model {name!r}", fix=f"The built-in models are: {', '.join(builtin_models())}.")
     return Path(str(files("grpo"))) / "assets" / name
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that it is there whole or not at all, also after a loss of power."""
+    aside = path.with_name(f".partial-{path.name}")
+    with aside.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)

@@ -24,12 +24,12 @@ from grpo.obs.log import LogFile, open_log
 from grpo.obs.observer import Observer, Observers
 from grpo.obs.rollouts import RolloutFile
 from grpo.plan.job import JobSpec
-from grpo.plan.paths import RunPaths, model_dir
+from grpo.plan.paths import RunPaths, model_dir, write_whole
 from grpo.rewards.grader import Grader
 from grpo.runtime.audit import LedgerFile
 from grpo.runtime.checkpoints import Checkpoint, newest_checkpoint
 from grpo.runtime.controller import Controller, as_run_error
-from grpo.runtime.folder import cut_back, only_process, write_whole
+from grpo.runtime.folder import cut_back, only_process
 from grpo.runtime.fork import fork
 from grpo.runtime.ledger import Transition
 from grpo.runtime.signals import StopSignals
@@ -84,7 +84,7 @@ def train(job: JobSpec, *, json_output: bool = False, fork_from: Path | None = N
             )
             crash_point("run.done")
             # Last of all: its presence says that the run is complete.
-            write_whole(paths.result, json.dumps(result.as_json()) + "\n")
+            write_whole(paths.result, (json.dumps(result.as_json()) + "\n").encode())
             return result
         except BaseException as error:
             logger.error("the run ended early\n%s", "".join(traceback.format_exception(error)))

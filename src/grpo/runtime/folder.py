@@ -6,7 +6,6 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from grpo.errors import UserError
 from grpo.plan.paths import RunPaths
@@ -50,13 +49,3 @@ def cut_back(paths: RunPaths, checkpoint: Checkpoint | None) -> None:
                 fix="It was cut or replaced after the run stopped; restore it, or start a new run.",
             )
         os.truncate(path, length)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that it is there whole or not at all."""
-    aside = path.with_name(f".partial-{path.name}")
-    with aside.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.rename(path)

@@ -12,9 +12,9 @@ from grpo.obs.console import make_console
 from grpo.obs.jsonl import MetricsFile
 from grpo.obs.observer import Observers
 from grpo.plan.job import JobSpec
-from grpo.plan.paths import RunPaths
+from grpo.plan.paths import RunPaths, write_whole
 from grpo.runtime.audit import LedgerFile
-from grpo.runtime.folder import only_process, write_whole
+from grpo.runtime.folder import only_process
 from grpo.runtime.simulation import SimulationReport, simulate
 from grpo.types import RunResult
 
@@ -47,7 +47,7 @@ def rehearse(job: JobSpec, *, json_output: bool = False) -> RunResult:
         finally:
             observer.close()
         result = replace(report.result, status="simulated")
-        write_whole(paths.result, json.dumps({**result.as_json(), **report.as_json()}) + "\n")
+        write_whole(paths.result, (json.dumps({**result.as_json(), **report.as_json()}) + "\n").encode())
         return result
 
 
